@@ -35,8 +35,8 @@ format: $(DEV) ## Format the code and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(RUNTIME) ## Measure a server under load; options in ARGS="..."
-	@$(BIN)/python benchmarks/serving.py $(ARGS)
+bench: $(DEV) ## Measure a server under load; options in ARGS="..."
+	@$(BIN)/python -m benchmarks.serving $(ARGS)
 
 clean: ## Remove the virtual environment, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
