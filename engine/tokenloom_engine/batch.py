@@ -1,0 +1,81 @@
+"""A packed, ragged batch: the rows of one step, laid end to end without padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tokenloom_engine.sequence import Sequence
+
+
+@dataclass(slots=True, frozen=True)
+class Row:
+    """One sequence's part in a step: it computes ids[start : start + count]."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    is_prefill: bool
+
+    @property
+    def end(self) -> int:
+        """One past the last position computed; so many keys does the last query see."""
+        return self.start + self.count
+
+    @property
+    def first_logit(self) -> int:
+        """The first position whose logits are wanted: it predicts the first unscored token."""
+        return min(self.end, max(self.start, self.sequence.num_scored - 1))
+
+    @property
+    def num_logits(self) -> int:
+        """How many of the row's last positions need logits."""
+        return self.end - self.first_logit
+
+    @property
+    def draws(self) -> bool:
+        """Whether the last logits are for a token that is not known yet."""
+        return self.end == len(self.sequence.ids)
+
+
+@dataclass(slots=True, frozen=True)
+class Batch:
+    """The tensors of one forward over `rows`. T tokens, N logits."""
+
+    rows: list[Row]
+    input_ids: torch.Tensor
+    """int64 [1, T]"""
+    position_ids: torch.Tensor
+    """int64 [1, T]"""
+    slots: torch.Tensor
+    """int64 [T]: block * block_size + offset, where each token's key and value go."""
+    logit_positions: torch.Tensor
+    """int64 [N], indices into T."""
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.input_ids.shape[1]
+
+    @classmethod
+    def pack(cls, rows: list[Row], block_size: int, device: torch.device) -> Batch:
+        """Lay the rows end to end. Every row's blocks must be allocated."""
+        ids: list[int] = []
+        positions, slots, logits = [], [], []
+        for row in rows:
+            offset = len(ids)
+            ids += row.sequence.ids[row.start : row.end]
+            position = np.arange(row.start, row.end)
+            table = np.asarray(row.sequence.block_table, dtype=np.int64)
+            positions.append(position)
+            slots.append(table[position // block_size] * block_size + position % block_size)
+            logits.append(np.arange(row.first_logit, row.end) - row.start + offset)
+        return cls(
+            rows,
+            torch.tensor(ids, dtype=torch.int64).unsqueeze(0).to(device),
+            torch.from_numpy(np.concatenate(positions)).unsqueeze(0).to(device),
+            torch.from_numpy(np.concatenate(slots)).to(device),
+            torch.from_numpy(np.concatenate(logits)).to(device),
+        )

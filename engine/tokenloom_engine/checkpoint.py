@@ -1,0 +1,126 @@
+"""From a model id to a local folder that transformers can load."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+import torch
+
+from tokenloom_engine.errors import LoadError
+
+logger = logging.getLogger(__name__)
+
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's files."""
+
+    path: Path
+    sha: str | None
+    """The Hub's commit, if it came from there."""
+
+
+def cache_folder() -> Path:
+    """Where converted models and tokenizers are kept between starts."""
+    return Path(platformdirs.user_cache_dir("tokenloom"))
+
+
+def resolve_checkpoint(model_id: str, revision: str | None, dtype: torch.dtype) -> Checkpoint:
+    """Find or fetch the model. A GGUF file is converted once, to `dtype`. Raises LoadError."""
+    path = Path(model_id).expanduser()
+    if path.suffix == ".gguf":
+        return Checkpoint(_convert_gguf(path, dtype), None)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise LoadError(f"the folder {path} is no model: it has no config.json")
+        return Checkpoint(path, None)
+    return _fetch(model_id, revision)
+
+
+def keep(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Make `folder` in one go: `write` fills a temporary one, which then takes its name.
+
+    Two processes may do it at once; an interrupted one leaves nothing half written.
+    """
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    except OSError as error:
+        raise LoadError(
+            f"cannot write to the cache folder {folder.parent} ({error.strerror}); "
+            "set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
+    try:
+        write(temporary)
+        temporary.chmod(0o755)
+        os.rename(temporary, folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was first, with the same contents
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _fetch(model_id: str, revision: str | None) -> Checkpoint:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        path = Path(snapshot_download(model_id, revision=revision, allow_patterns=HUB_PATTERNS))
+    except HFValidationError as error:
+        raise LoadError(
+            f"{model_id!r} is neither a folder, nor a GGUF file, nor a Hub model id"
+        ) from error
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise LoadError(f"cannot fetch the model {model_id!r} from the Hub: {reason}") from error
+    return Checkpoint(path, path.name)
+
+
+def _convert_gguf(file: Path, dtype: torch.dtype) -> Path:
+    if not file.is_file():
+        raise LoadError(f"there is no file {file}")
+    with file.open("rb") as stream:
+        if stream.read(4) != b"GGUF":
+            raise LoadError(f"{file} is not a GGUF file")
+        stream.seek(0)
+        digest = hashlib.file_digest(stream, "blake2b").hexdigest()[:16]
+    name = f"{file.stem}-{digest}-{str(dtype).removeprefix('torch.')}"
+    folder = cache_folder() / "models" / name
+    if not folder.is_dir():
+        logger.info("Reading %s (only now; it is then kept in %s)", file.name, folder)
+    return keep(folder, lambda target: _read_gguf(file, dtype, target))
+
+
+def _read_gguf(file: Path, dtype: torch.dtype, target: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+    except Exception as error:  # the readers raise whatever a broken file makes them
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise LoadError(f"cannot read {file}: {reason[0]}") from error
+    # A model that is marked as quantized refuses to be saved; its weights are not any more.
+    settings = model.config.to_dict()
+    settings.pop("quantization_config", None)
+    config = type(model.config).from_dict(settings)
+    plain = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+    plain.load_state_dict(model.state_dict())
+    plain.generation_config = model.generation_config
+    plain.save_pretrained(target)
+    tokenizer.save_pretrained(target)

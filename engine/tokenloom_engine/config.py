@@ -1,0 +1,34 @@
+"""The engine's settings."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen settings of one engine; crosses the process border as JSON.
+
+    `None` means: chosen from the model and the machine when the model is loaded.
+    """
+
+    model_id: str
+    """Local folder, Hub id, or path of a GGUF file."""
+    revision: str | None = None
+    dtype: str = "auto"
+    """auto, bfloat16, float16 or float32."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    trust_remote_code: bool = False
+    attention: str = "auto"
+    """auto or the name of a module in `attention/`."""
+    num_threads: int | None = None
+    max_total_tokens: int | None = None
+    max_batch_total_tokens: int | None = None
+    max_batch_prefill_tokens: int | None = None
+    max_batch_size: int | None = None
+    max_waiting_tokens: int = 20
+    waiting_served_ratio: float = 0.0
+    block_size: int = 32
+    prefix_caching: bool = True
+    constraint_timeout_seconds: float = 10.0
+    json_output: bool = False

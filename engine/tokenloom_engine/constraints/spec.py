@@ -1,0 +1,21 @@
+"""What a request asks of its output's form."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+
+
+class ConstraintSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A constraint before it is compiled: frozen and hashable, the key of the compile cache.
+
+    `value` is the JSON text of a schema (`json_schema`; empty for `json_object`), a regular
+    expression that the whole output must match (`regex`), the JSON text of a list of strings
+    (`choice`) or a grammar's text (`grammar`: Lark, or GBNF).
+    """
+
+    kind: ConstraintKind
+    value: str = ""

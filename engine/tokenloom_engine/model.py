@@ -1,0 +1,165 @@
+"""A transformers model whose attention is ours."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
+
+from tokenloom_engine.attention.base import AttentionOptions
+from tokenloom_engine.errors import LoadError
+
+logger = logging.getLogger(__name__)
+
+AttendFunction = Callable[
+    [int, torch.Tensor, torch.Tensor, torch.Tensor, AttentionOptions], torch.Tensor
+]
+"""(layer, query, key, value, options) -> output, as in AttentionBackend.attend."""
+
+_names = (f"tokenloom_{number}" for number in itertools.count())
+
+IGNORED = {
+    # What transformers hands to an attention function and a packed, causal one has no use for.
+    "attention_mask",
+    "cache_position",
+    "cu_seq_lens_k",
+    "cu_seq_lens_q",
+    "dropout",
+    "head_mask",
+    "is_causal",
+    "layer_past",
+    "logits_to_keep",
+    "max_length_k",
+    "max_length_q",
+    "num_items_in_batch",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "past_key_values",
+    "position_bias",
+    "position_embeddings",
+    "position_ids",
+    "return_dict",
+    "token_type_ids",
+    "use_cache",
+}
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; `auto` is the GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise LoadError("`device` is cuda, but torch sees no GPU")
+    return torch.device(name)
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of that name; `auto` is bfloat16 where the hardware computes with it."""
+    if name != "auto":
+        dtype = getattr(torch, name)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    features = torch.cpu.get_capabilities()
+    has_bf16 = any(features.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return torch.bfloat16 if has_bf16 else torch.float32
+
+
+class Model:
+    """Runs forwards over packed batches; each attention layer calls `attend`."""
+
+    def __init__(self, network: PreTrainedModel, attention_name: str) -> None:
+        self.network = network
+        self.config = network.config.get_text_config()
+        self.device = network.device
+        self.dtype = network.dtype
+        self.attend: AttendFunction = _no_attention
+        self._attention_name = attention_name
+        AttentionInterface.register(attention_name, self._attention)
+        network.set_attn_implementation(attention_name)
+
+    @classmethod
+    def load(
+        cls, path: Path, dtype: torch.dtype, device: torch.device, *, trust_remote_code: bool
+    ) -> Model:
+        """Load the weights from a local folder. Raises LoadError."""
+        try:
+            network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                path,
+                dtype=dtype,
+                attn_implementation="eager",
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
+            )
+        except Exception as error:  # whatever a broken or foreign model makes transformers raise
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise LoadError(f"cannot load the model {path}: {reason[0]}") from error
+        torch.nn.Module.to(network.requires_grad_(False), device).train(False)
+        return cls(network, next(_names))
+
+    @torch.inference_mode()
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_positions: torch.Tensor
+    ) -> torch.Tensor:
+        """input_ids and position_ids [1, T], logit_positions [N] -> logits [N, vocab_size]."""
+        output = self.network(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            use_cache=False,
+            logits_to_keep=logit_positions,
+        )
+        logits: torch.Tensor = output.logits
+        return logits[0]
+
+    @torch.inference_mode()
+    def forward_eager(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """The model's own attention over one whole sequence [1, T] -> logits [T, vocab_size]."""
+        self.network.set_attn_implementation("eager")
+        try:
+            logits: torch.Tensor = self.network(input_ids=input_ids, use_cache=False).logits
+        finally:
+            self.network.set_attn_implementation(self._attention_name)
+        return logits[0]
+
+    def _attention(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: torch.Tensor | None = None,
+        **kwargs: Any,  # noqa: ANN401 - each model hands over its own
+    ) -> tuple[torch.Tensor, None]:
+        """What transformers calls: q [1, heads, T, D], k and v [1, kv_heads, T, D]."""
+        if attention_mask is not None:
+            raise LoadError("its attention wants a mask of its own")
+        unknown = [
+            name for name, v in kwargs.items() if name not in IGNORED and v not in (None, False)
+        ]
+        if unknown:
+            raise LoadError(f"its attention wants {', '.join(unknown)}")
+        options = AttentionOptions(
+            scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+            sliding_window=sliding_window,
+            softcap=softcap,
+            sinks=s_aux,
+        )
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        layer = module.layer_idx
+        assert isinstance(layer, int)
+        return self.attend(layer, q, k, v, options).unsqueeze(0), None
+
+
+def _no_attention(*_: object) -> torch.Tensor:
+    raise AssertionError("no attention back end is set")

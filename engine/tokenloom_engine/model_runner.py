@@ -1,0 +1,134 @@
+"""Loads the model, owns its KV cache, and turns batches into logits."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from tokenloom_engine.attention import create_attention, resolve_attention
+from tokenloom_engine.batch import Batch
+from tokenloom_engine.checkpoint import cache_folder, keep, resolve_checkpoint
+from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.errors import LoadError
+from tokenloom_engine.memory import memory_for_kv_cache
+from tokenloom_engine.messages import ModelInfo
+from tokenloom_engine.model import Model, pick_device, pick_dtype
+from tokenloom_engine.probe import probe_layers, probe_logits
+from tokenloom_engine.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_POSITIONS = 2048
+DEFAULT_PREFILL_TOKENS = {"cpu": 512, "cuda": 4096}
+"""A chunk that holds up the streams beside it for a fraction of a second."""
+MAX_AUTO_SEQUENCES = 128
+"""`max_batch_total_tokens` auto: no more than so many sequences of full length."""
+
+
+class ModelRunner:
+    """A loaded model behind `get_logits`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Load. Raises LoadError with one line for the operator."""
+        started = time.perf_counter()
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        device = pick_device(config.device)
+        dtype = pick_dtype(config.dtype, device)
+        attention = resolve_attention(config.attention, device)
+        checkpoint = resolve_checkpoint(config.model_id, config.revision, dtype)
+        logger.info("Loading %s as %s on %s", config.model_id, dtype, device)
+        self.model = Model.load(
+            checkpoint.path, dtype, device, trust_remote_code=config.trust_remote_code
+        )
+        self.tokenizer_json, eos_token_ids = _read_tokenizer(self.model, str(checkpoint.path))
+        tokenizer_file = _keep_tokenizer(self.tokenizer_json)
+        self.vocabulary = Vocabulary.from_file(tokenizer_file, eos_token_ids)
+        layers = probe_layers(self.model)
+        vocab_size = probe_logits(self.model, layers, attention, self.vocabulary)
+        self.block_size = config.block_size
+        bytes_per_token = sum(layer.bytes_per_token(dtype) for layer in layers)
+        max_positions = (
+            getattr(self.model.config, "max_position_embeddings", None) or DEFAULT_MAX_POSITIONS
+        )
+        self.num_blocks = _num_blocks(config, device, bytes_per_token, max_positions)
+        self.backend = create_attention(
+            attention, layers, self.num_blocks, self.block_size, dtype, device
+        )
+        self.model.attend = self.backend.attend
+        self.info = ModelInfo(
+            model_id=config.model_id,
+            model_path=str(checkpoint.path),
+            tokenizer_file=tokenizer_file,
+            sha=checkpoint.sha,
+            model_type=self.model.config.model_type,
+            dtype=str(dtype).removeprefix("torch."),
+            device=str(device),
+            attention=attention,
+            vocab_size=vocab_size,
+            eos_token_ids=sorted(eos_token_ids),
+            max_position_embeddings=max_positions,
+            max_batch_total_tokens=self.num_blocks * self.block_size,
+            max_batch_prefill_tokens=config.max_batch_prefill_tokens
+            or DEFAULT_PREFILL_TOKENS[device.type],
+            max_batch_size=config.max_batch_size,
+        )
+        logger.info(
+            "KV cache: %d tokens in %d blocks, %.2f GB; loaded in %.1f s",
+            self.num_blocks * self.block_size,
+            self.num_blocks,
+            self.num_blocks * self.block_size * bytes_per_token / 1e9,
+            time.perf_counter() - started,
+        )
+
+    def get_logits(self, batch: Batch) -> torch.Tensor:
+        """One forward. Returns [N, vocab_size] in the model's dtype, N = len(logit_positions)."""
+        self.backend.prepare(batch)
+        return self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
+
+
+def _num_blocks(
+    config: EngineConfig, device: torch.device, bytes_per_token: int, max_positions: int
+) -> int:
+    longest = config.max_total_tokens or max_positions
+    tokens = config.max_batch_total_tokens
+    if tokens is None:
+        fits = memory_for_kv_cache(device) // bytes_per_token
+        tokens = min(fits, MAX_AUTO_SEQUENCES * longest)
+    num_blocks = tokens // config.block_size
+    if config.max_total_tokens is not None and num_blocks * config.block_size < longest:
+        raise LoadError(f"Not enough memory to handle `max_total_tokens={longest}`")
+    if num_blocks < 1:
+        raise LoadError(f"the KV cache has room for {tokens} tokens, less than one block")
+    return num_blocks
+
+
+def _read_tokenizer(model: Model, path: str) -> tuple[str, frozenset[int]]:
+    """The tokenizer.json's text as transformers applies it, and all ids that end a text."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        backend = tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.no_truncation()
+    except Exception as error:  # whatever a broken tokenizer makes transformers raise
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise LoadError(f"cannot load the tokenizer of {path}: {reason[0]}") from error
+    own = getattr(model.network.generation_config, "eos_token_id", None)
+    ids = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
+    return backend.to_str(), frozenset(id for id in ids if id is not None)
+
+
+def _keep_tokenizer(tokenizer_json: str) -> str:
+    """Write the text to the cache folder, for the front process to read."""
+    digest = hashlib.blake2b(tokenizer_json.encode(), digest_size=8).hexdigest()
+    folder = cache_folder() / "tokenizers" / digest
+
+    def write(target: Path) -> None:
+        (target / "tokenizer.json").write_text(tokenizer_json)
+
+    return str(keep(folder, write) / "tokenizer.json")

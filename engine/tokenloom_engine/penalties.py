@@ -1,0 +1,35 @@
+"""Penalties for tokens that were seen before."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tokenloom_engine.sequence import Sequence
+
+
+def apply_penalties(scores: torch.Tensor, sequences: list[Sequence]) -> None:
+    """Lower, in place, the scores [rows, V] of tokens that row i's sequence has seen.
+
+    The repetition penalty (Keskar et al.: CTRL, 2019) counts prompt and output, the frequency
+    penalty, as OpenAI defines it, the output alone.
+    """
+    for row, sequence in enumerate(sequences):
+        sampling = sequence.submit.sampling
+        if sampling.repetition_penalty != 1.0:
+            ids = _to_tensor(np.unique(np.asarray(sequence.ids)), scores.device)
+            seen = scores[row, ids]
+            penalty = sampling.repetition_penalty
+            scores[row, ids] = torch.where(seen < 0, seen * penalty, seen / penalty)
+        if sampling.frequency_penalty != 0.0 and sequence.num_generated:
+            output = np.asarray(sequence.ids[sequence.prompt_len :])
+            unique, counts = np.unique(output, return_counts=True)
+            ids = _to_tensor(unique, scores.device)
+            weight = _to_tensor(counts, scores.device) * sampling.frequency_penalty
+            scores[row, ids] -= weight
+
+
+def _to_tensor(
+    array: np.ndarray[tuple[int], np.dtype[np.int64]], device: torch.device
+) -> torch.Tensor:
+    return torch.from_numpy(array).to(device)

@@ -1,0 +1,130 @@
+"""Whether our attention serves a model faithfully: asked of the model itself, at load.
+
+Some architectures never call the attention function, or keep from it what they need, and give
+wrong answers without an error. So the layers are counted, and logits over a small packed batch
+are compared with those of the model's own attention.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tokenloom_engine.attention import create_attention
+from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
+from tokenloom_engine.batch import Batch, Row
+from tokenloom_engine.errors import LoadError
+from tokenloom_engine.messages import SamplingParams, StoppingParams, Submit
+from tokenloom_engine.model import Model
+from tokenloom_engine.sequence import Sequence
+from tokenloom_engine.vocabulary import Vocabulary
+
+PROBE_LENGTHS = (40, 9)
+CHUNKS = ((17, 0), (23, 9))
+"""How many tokens of each sequence the two steps compute."""
+PROBE_BLOCK_SIZE = 16
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
+"""Largest relative error of the logits; a wrong attention is off by about 1."""
+
+
+def probe_layers(model: Model) -> list[LayerSpec]:
+    """Run once and note each attention layer. Raises LoadError if there are not all of them."""
+    layers: list[LayerSpec] = []
+
+    def note(
+        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions
+    ) -> torch.Tensor:
+        layers.append(
+            LayerSpec(layer, k.shape[1], k.shape[-1], v.shape[-1], options.sliding_window)
+        )
+        return q.new_zeros(q.shape[0], q.shape[1], v.shape[-1])
+
+    model.attend = note
+    ids = _ids(model, 4)
+    position_ids = torch.arange(4, device=model.device).unsqueeze(0)
+    try:
+        model.forward(ids, position_ids, position_ids[0])
+    except Exception as error:  # whatever an unsuited architecture raises
+        raise _refusal(model, str(error) or type(error).__name__) from error
+    expected = model.config.num_hidden_layers
+    if sorted(spec.index for spec in layers) != list(range(expected)):
+        raise _refusal(
+            model, f"only {len(layers)} calls of the attention function for {expected} layers"
+        )
+    _check_sliding_windows(model, layers)
+    return layers
+
+
+def probe_logits(
+    model: Model, layers: list[LayerSpec], attention: str, vocabulary: Vocabulary
+) -> int:
+    """Compare packed logits with the model's own. Returns the vocabulary's width.
+
+    Raises LoadError if they differ.
+    """
+    num_blocks = 2 * len(PROBE_LENGTHS) * (-(-max(PROBE_LENGTHS) // PROBE_BLOCK_SIZE))
+    backend = create_attention(
+        attention, layers, num_blocks, PROBE_BLOCK_SIZE, model.dtype, model.device
+    )
+    model.attend = backend.attend
+    sequences = [_sequence(model, length, vocabulary) for length in PROBE_LENGTHS]
+    blocks = iter(reversed(range(num_blocks)))
+    for sequence in sequences:
+        sequence.num_scored = 1  # logits wanted at every position
+        sequence.block_table = [next(blocks) for _ in range(num_blocks // len(sequences))]
+    ours: list[list[torch.Tensor]] = [[] for _ in sequences]
+    for counts in CHUNKS:
+        rows = []
+        for sequence, count in zip(sequences, counts, strict=True):
+            if count:
+                rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
+                sequence.num_computed += count
+        batch = Batch.pack(rows, PROBE_BLOCK_SIZE, model.device)
+        backend.prepare(batch)
+        logits = model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
+        parts = torch.split(logits, [row.num_logits for row in rows])
+        for row, part in zip(rows, parts, strict=True):
+            ours[sequences.index(row.sequence)].append(part)
+    for sequence, own in zip(sequences, ours, strict=True):
+        reference = model.forward_eager(torch.tensor([sequence.ids], device=model.device)).float()
+        error = (torch.cat(own).float() - reference).norm() / reference.norm()
+        if not error <= TOLERANCE[model.dtype]:
+            raise _refusal(
+                model, f"packed logits differ from the model's own (relative error {error:.2g})"
+            )
+    return int(reference.shape[-1])
+
+
+def _check_sliding_windows(model: Model, layers: list[LayerSpec]) -> None:
+    """A window that the model has but does not hand over would be wrong only in long texts."""
+    window = getattr(model.config, "sliding_window", None)
+    kinds = getattr(model.config, "layer_types", None) or []
+    for spec in layers:
+        slides = bool(kinds) and kinds[spec.index] == "sliding_attention" and window is not None
+        if slides and spec.sliding_window != window:
+            raise _refusal(
+                model, f"layer {spec.index} has a sliding window that it does not hand over"
+            )
+
+
+def _sequence(model: Model, length: int, vocabulary: Vocabulary) -> Sequence:
+    ids = _ids(model, length)[0].tolist()
+    submit = Submit(
+        id=0,
+        prompt_ids=ids,
+        sampling=SamplingParams(),
+        stopping=StoppingParams(max_new_tokens=1),
+    )
+    return Sequence(submit, vocabulary)
+
+
+def _ids(model: Model, length: int) -> torch.Tensor:
+    """Some token ids [1, length], the same each time."""
+    width = int(model.config.vocab_size)
+    ids = torch.arange(1, length + 1) * 7919 % (width - 1) + 1
+    return ids.unsqueeze(0).to(model.device)
+
+
+def _refusal(model: Model, reason: str) -> LoadError:
+    name = model.config.model_type
+    reason = reason.strip().splitlines()[0]
+    return LoadError(f"the architecture {name!r} cannot be served faithfully: {reason}")

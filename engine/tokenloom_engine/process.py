@@ -1,0 +1,99 @@
+"""The engine process: a loop that takes messages, steps the engine, and sends what came of it.
+
+Started by the front as `python -m tokenloom_engine.process ADDRESS CONFIG_JSON`. It ends when
+its standard input closes, which is when the front has gone, however it went.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+import msgspec
+import zmq
+
+from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.logs import configure_logging
+from tokenloom_engine.messages import Abort, Fatal, Inbound, Outbound, Ready, Submit
+
+logger = logging.getLogger(__name__)
+
+COMPILE_POLL_MS = 2
+"""How often an otherwise idle engine looks whether a constraint has compiled."""
+
+
+class EngineProcess:
+    """The batching task."""
+
+    def __init__(self, config: EngineConfig, address: str) -> None:
+        self._config = config
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
+        self._socket.set_hwm(0)  # bounded by the router's permits
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.connect(address)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Inbound)
+
+    def run(self) -> int:
+        """Load, then serve until the process is ended. Returns an exit code."""
+        from tokenloom_engine.engine import Engine
+        from tokenloom_engine.errors import LoadError
+
+        try:
+            engine = Engine(self._config)
+        except LoadError as error:
+            self._send(Fatal(str(error)))
+            self._socket.close()
+            return 1
+        self._send(Ready(engine.model))
+        while True:
+            for message in self._receive(engine.has_work, engine.is_compiling):
+                match message:
+                    case Submit():
+                        engine.submit(message)
+                    case Abort():
+                        engine.abort(message.id)
+            if engine.has_work or engine.is_compiling:
+                outputs = engine.step()
+                if outputs.outputs or outputs.stats.batch_tokens:
+                    self._send(outputs)
+
+    def _receive(self, has_work: bool, is_compiling: bool) -> list[Submit | Abort]:
+        """All messages that are there; waits for one if there is nothing else to do."""
+        wait = 0 if has_work else COMPILE_POLL_MS if is_compiling else None
+        messages = []
+        while self._socket.poll(wait):
+            messages.append(self._decoder.decode(self._socket.recv()))
+            wait = 0
+        return messages
+
+    def _send(self, message: Outbound) -> None:
+        self._socket.send(self._encoder.encode(message))
+
+
+def main() -> int:
+    """Entry point."""
+    # Ctrl-C reaches the whole group; the front decides when the engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    address, config_json = sys.argv[1:]
+    config = msgspec.json.decode(config_json, type=EngineConfig)
+    configure_logging(json_output=config.json_output)
+    threading.Thread(target=_end_with_front, name="front-watch", daemon=True).start()
+    return EngineProcess(config, address).run()
+
+
+def _end_with_front() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    # libgomp reads it when torch is loaded. Spinning for long at barriers stalls every step by
+    # whole time slices when another process needs the core; see docs/architecture.md.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    sys.exit(main())

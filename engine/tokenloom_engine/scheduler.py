@@ -1,0 +1,160 @@
+"""Who runs in the next step, and with how many tokens each."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from tokenloom_engine.batch import Row
+from tokenloom_engine.block_manager import BlockManager
+from tokenloom_engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """TGI's budgets."""
+
+    max_batch_prefill_tokens: int
+    """Prompt tokens a step computes at most: the size of a prefill chunk."""
+    max_batch_size: int | None = None
+    """Sequences that run at most."""
+    waiting_served_ratio: float = 0.0
+    """Merge waiting sequences only when they are so many for each running one..."""
+    max_waiting_tokens: int = 20
+    """...or the running ones have had so many steps."""
+
+
+class Scheduler:
+    """The waiting and the running sequences, and the blocks they hold.
+
+    Each step serves the decoding sequences first, so no stream waits for somebody's long
+    prompt, then fills up with chunks of prompts in order of arrival. Without a free block the
+    youngest sequence is preempted: it waits, and is computed again.
+    """
+
+    def __init__(self, blocks: BlockManager, limits: SchedulerLimits) -> None:
+        self.blocks = blocks
+        self.limits = limits
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.num_preemptions = 0
+        self.num_merges = 0
+        self.num_prefix_hit_tokens = 0
+        self._steps_since_merge = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Drop a sequence, finished or not, and free its blocks."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self.blocks.release(sequence.block_table)
+        sequence.block_table = []
+
+    def schedule(self) -> list[Row]:
+        """The next step's rows, with blocks for all their tokens. Empty if nobody is there."""
+        rows = self._decode_rows()
+        budget = self._add_prefill_rows(rows, self.limits.max_batch_prefill_tokens)
+        if self._may_merge():
+            self._admit(rows, budget)
+        self._steps_since_merge += 1
+        return rows
+
+    def commit(self, row: Row) -> None:
+        """After the forward: the row's tokens are computed, its full blocks can be shared."""
+        sequence = row.sequence
+        sequence.num_computed = row.end
+        if not self.blocks.prefix_caching:
+            return
+        num_full = row.end // self.blocks.block_size
+        while len(sequence.block_hashes) < num_full:
+            self._cache_next_block(sequence)
+
+    def _decode_rows(self) -> list[Row]:
+        rows = []
+        for sequence in list(self.running):
+            if sequence.is_prefilling or not sequence.block_table:
+                continue  # (without blocks: preempted for one before it)
+            count = sequence.num_to_compute
+            if self._reserve(sequence, count):
+                rows.append(Row(sequence, sequence.num_computed, count, is_prefill=False))
+        return rows
+
+    def _add_prefill_rows(self, rows: list[Row], budget: int) -> int:
+        for sequence in self.running:
+            if budget and sequence.is_prefilling:  # it has had all its blocks since `_start`
+                count = min(sequence.num_to_compute, budget)
+                rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
+                budget -= count
+        return budget
+
+    def _may_merge(self) -> bool:
+        if not self.waiting:
+            return False
+        enough = len(self.waiting) >= self.limits.waiting_served_ratio * len(self.running)
+        return enough or self._steps_since_merge >= self.limits.max_waiting_tokens
+
+    def _admit(self, rows: list[Row], budget: int) -> None:
+        max_size = self.limits.max_batch_size
+        was_running = bool(self.running)
+        while self.waiting and budget and (max_size is None or len(self.running) < max_size):
+            sequence = self.waiting[0]
+            if not self._start(sequence):
+                return
+            self.waiting.popleft()
+            self.running.append(sequence)
+            self.num_merges += was_running
+            self._steps_since_merge = 0
+            count = min(sequence.num_to_compute, budget)
+            rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
+            budget -= count
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence the blocks of everything it knows, if they are free."""
+        most = min(sequence.num_scored, len(sequence.ids)) - 1  # its logits are wanted
+        cached, hashes = self.blocks.match_prefix(sequence.ids, most)
+        new = self.blocks.num_blocks_for(len(sequence.ids)) - len(cached)
+        # One block in hand for each running sequence, or the newcomer would soon preempt one.
+        if new + len(self.running) > self.blocks.num_free - self.blocks.num_free_among(cached):
+            return False
+        self.blocks.hold(cached)
+        allocated = self.blocks.allocate(new)
+        assert allocated is not None
+        sequence.block_table = cached + allocated
+        sequence.block_hashes = hashes
+        num_cached = len(cached) * self.blocks.block_size
+        self.num_prefix_hit_tokens += num_cached
+        sequence.start(num_cached)
+        return True
+
+    def _reserve(self, sequence: Sequence, count: int) -> bool:
+        """Make room for `count` more tokens, preempting the youngest; False if that was itself."""
+        needed = self.blocks.num_blocks_for(sequence.num_computed + count)
+        missing = needed - len(sequence.block_table)
+        while missing > 0:
+            allocated = self.blocks.allocate(missing)
+            if allocated is not None:
+                sequence.block_table += allocated
+                return True
+            youngest = self.running[-1]
+            self._preempt(youngest)
+            if youngest is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.release(sequence.block_table)
+        sequence.preempt()
+        self.waiting.appendleft(sequence)
+        self.num_preemptions += 1
+
+    def _cache_next_block(self, sequence: Sequence) -> None:
+        index = len(sequence.block_hashes)
+        block_hash = self.blocks.hash_next(sequence.ids, sequence.block_hashes)
+        sequence.block_hashes.append(block_hash)
+        self.blocks.cache(sequence.block_table[index], block_hash)

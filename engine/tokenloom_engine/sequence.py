@@ -1,0 +1,220 @@
+"""One generation's state, from its prompt to its last token."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from tokenloom_engine.block_manager import BlockHash
+from tokenloom_engine.constraints.base import Constraint
+from tokenloom_engine.constraints.factory import CompiledConstraint
+from tokenloom_engine.detokenizer import Detokenizer
+from tokenloom_engine.messages import (
+    Finish,
+    FinishReason,
+    SequenceOutput,
+    Submit,
+    Token,
+    TopToken,
+)
+from tokenloom_engine.stop_strings import StopStrings
+from tokenloom_engine.vocabulary import Vocabulary
+
+
+@dataclass(slots=True)
+class Choice:
+    """A token with what the logits before it said of it."""
+
+    id: int
+    logprob: float | None = None
+    top: list[tuple[int, float]] | None = None
+    """The most probable tokens and their log-probabilities, best first."""
+
+
+class Sequence:
+    """The prompt and what was generated, what of it is computed, and what is still to report.
+
+    `ids` holds the prompt, the generated tokens and, at its end, tokens that the constraint
+    forced. A step computes some of `ids[num_computed:]`; when it reaches the end, the next
+    token is drawn. Whoever lost its blocks starts again at `num_computed = 0`: prefill, decode,
+    forced tokens and recomputation are one thing.
+    """
+
+    def __init__(self, submit: Submit, vocabulary: Vocabulary) -> None:
+        self.submit = submit
+        self.ids = list(submit.prompt_ids)
+        self.prompt_len = len(self.ids)
+        self.num_computed = 0
+        self.num_scored = 1 if submit.logprobs.prompt else self.prompt_len
+        """ids[num_scored:] wait for their log-probabilities, from the logits before each."""
+        self.prefill_end = self.prompt_len
+        """Below this the sequence is prefilling and yields to those that decode."""
+        self.block_table: list[int] = []
+        self.block_hashes: list[BlockHash] = []
+        self.compiled: CompiledConstraint | None = None
+        self.constraint: Constraint | None = None
+        self.ending: FinishReason | None = None
+        """Set when no more tokens are drawn, though some may still wait for their scores."""
+        self.started_at: float | None = None
+        self._vocabulary = vocabulary
+        self._detokenizer = Detokenizer(vocabulary, submit.prompt_ids)
+        self._stop = StopStrings(submit.stopping.stop)
+        self._text: list[str] = []
+        self._num_forced = 0
+        self._num_reported = 0
+        self._prompt_tokens: list[Token] = []
+        self._output = SequenceOutput(submit.id)
+
+    @property
+    def num_generated(self) -> int:
+        """Generated tokens, forced ones included."""
+        return len(self.ids) - self.prompt_len
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether the prompt, or after a preemption all that came before it, is not in yet."""
+        return self.num_computed < self.prefill_end
+
+    @property
+    def num_to_compute(self) -> int:
+        """Tokens that the forward must still see before anything new can be said."""
+        end = len(self.ids) if self.ending is None else len(self.ids) - 1
+        return end - self.num_computed
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last output is made."""
+        return self._output.finish is not None or self._output.error is not None
+
+    def start(self, num_cached: int) -> None:
+        """Join the batch, with so many tokens already in the blocks of the prefix cache."""
+        self.num_computed = num_cached
+        self.prefill_end = len(self.ids)
+        if self.started_at is None:
+            self.started_at = self._output.started_at = time.monotonic()
+            self._output.cached_tokens = min(num_cached, self.prompt_len)
+
+    def preempt(self) -> None:
+        """Forget what was computed; tokens, text and constraint stay."""
+        self.num_computed = 0
+        self.block_table = []
+        self.block_hashes = []
+
+    def score(self, choice: Choice) -> None:
+        """Take the log-probability of ids[num_scored], a prompt token or a forced one."""
+        if self.num_scored < self.prompt_len:
+            self._prompt_tokens.append(
+                Token(choice.id, self._vocabulary.text(choice.id), choice.logprob)
+            )
+        else:
+            self._report(choice, forced=True)
+        self.num_scored += 1
+        if self.ending is not None and self.num_scored == len(self.ids):
+            self._finish(self.ending)
+
+    def accept(self, choice: Choice) -> None:
+        """Take a drawn token: report it, advance the constraint, add what that forces."""
+        self.ids.append(choice.id)
+        self.num_scored += 1
+        stopping = self.submit.stopping
+        if not self._advance_constraint([choice.id]):
+            return
+        self._report(choice, forced=False)
+        if self.is_finished:
+            return
+        is_eos = choice.id in self._vocabulary.eos_token_ids
+        if is_eos and (self.constraint is not None or not stopping.ignore_eos):
+            self._finish("eos_token")
+        elif self.constraint is not None and self.constraint.is_terminated:
+            self._finish("eos_token")  # the grammar is complete; no forward to hear EOS said
+        elif self.num_generated >= stopping.max_new_tokens:
+            self._finish("length")
+        else:
+            self.add_forced_tokens()
+
+    def add_forced_tokens(self) -> None:
+        """Append the tokens that the constraint leaves no choice about."""
+        if self.constraint is None:
+            return
+        if self.submit.forced_tokens:
+            room = self.submit.stopping.max_new_tokens - self.num_generated
+            forced = self.constraint.forced_tokens()[:room]
+            if forced and self._advance_constraint(forced):
+                self._append_forced(forced)
+        if self.constraint.is_terminated and self.ending is None and not self.is_finished:
+            self._finish("eos_token")
+
+    def fail(self, message: str) -> None:
+        """End with an error."""
+        self._output.error = message
+
+    def take_output(self) -> SequenceOutput | None:
+        """What there is to say since the last call, if anything."""
+        output = self._output
+        if not output.tokens and not self.is_finished:
+            return None
+        if self.submit.logprobs.prompt and self._num_reported == 0:
+            head = Token(self.ids[0], self._vocabulary.text(self.ids[0]))
+            output.prompt = [head, *self._prompt_tokens]
+        self._num_reported += len(output.tokens)
+        if not self.is_finished:
+            self._output = SequenceOutput(self.submit.id)
+        return output
+
+    def _append_forced(self, forced: list[int]) -> None:
+        assert self.constraint is not None
+        self.ids.extend(forced)
+        if self.constraint.is_terminated:
+            self.ending = "eos_token"
+        elif self.num_generated >= self.submit.stopping.max_new_tokens:
+            self.ending = "length"
+        if self.submit.logprobs.tokens or self.submit.logprobs.top_n_tokens:
+            return  # they are reported when the next forward has scored them
+        for id in forced:
+            self.num_scored += 1
+            self._report(Choice(id), forced=True)
+            if self.is_finished:
+                return
+        if self.ending is not None:
+            self._finish(self.ending)
+
+    def _advance_constraint(self, ids: list[int]) -> bool:
+        if self.constraint is None:
+            return True
+        accepted = self.constraint.accept_tokens(ids)
+        error = self.constraint.error
+        if error is not None or not accepted:
+            self.fail(f"the constraint failed: {error or 'it refused its own token'}")
+            return False
+        return True
+
+    def _report(self, choice: Choice, *, forced: bool) -> None:
+        text = self._detokenizer.push(choice.id)
+        special = self._vocabulary.is_special(choice.id)
+        stays = self._stop.cut(text)
+        if stays is not None:
+            text = text[:stays]
+        if not special:
+            self._text.append(text)
+        top = [
+            TopToken(id, self._vocabulary.text(id), logprob, self._vocabulary.is_special(id))
+            for id, logprob in choice.top or ()
+        ]
+        self._output.tokens.append(
+            Token(choice.id, text, choice.logprob, special, forced, top or None)
+        )
+        self._num_forced += forced
+        if stays is not None:
+            self._finish("stop_sequence")
+
+    def _finish(self, reason: FinishReason) -> None:
+        tokens = self._output.tokens
+        tail = "" if reason == "stop_sequence" else self._detokenizer.flush()
+        if tail and tokens and not tokens[-1].special:
+            # Bytes that never became a character: U+FFFD, as the text of the token that cut them.
+            tokens[-1] = msgspec.structs.replace(tokens[-1], text=tokens[-1].text + tail)
+            self._text.append(tail)
+        num_tokens = self._num_reported + len(tokens)
+        self._output.finish = Finish(reason, "".join(self._text), num_tokens, self._num_forced)
