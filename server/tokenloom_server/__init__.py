@@ -1,0 +1,1 @@
+"""The front of tokenloom: settings, command line, and the HTTP dialects."""

@@ -1,0 +1,1 @@
+"""The HTTP dialects: what clients send and what they get back."""

@@ -1,0 +1,134 @@
+"""The body of the generate routes, as TGI has it, and its meaning for the router."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tokenloom_engine.messages import LogprobParams
+from tokenloom_router.errors import ValidationError
+from tokenloom_router.request import GenerateRequest
+from tokenloom_server.api.grammar import Grammar
+
+Float = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**32)]
+SignedCount = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+
+class GenerateParameters(BaseModel):
+    """How to generate. A field that is not named here is refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    best_of: Count | None = Field(
+        default=None, description="Generate so many and return the most probable; needs sampling"
+    )
+    temperature: Float | None = Field(default=None, description="Divides the logits; > 0")
+    repetition_penalty: Float | None = Field(
+        default=None,
+        description="> 1 makes tokens that the prompt or the output has less probable; > 0",
+    )
+    frequency_penalty: Float | None = Field(
+        default=None,
+        description="Lowers a token's logit for each time that the output has it; -2 to 2",
+    )
+    top_k: SignedCount | None = Field(
+        default=None, description="Draw among the k most probable tokens"
+    )
+    top_p: Float | None = Field(
+        default=None,
+        description="Draw among the most probable tokens that together have so much; 0 to 1",
+    )
+    typical_p: Float | None = Field(
+        default=None,
+        description="Draw among the most typical tokens that together have so much; 0 to 1",
+    )
+    do_sample: bool = Field(
+        default=False,
+        description="Draw the tokens. Drawn too if temperature, top_k, top_p or typical_p is given",
+    )
+    max_new_tokens: Count | None = Field(
+        default=None, description="Most tokens to generate; without it as many as the server allows"
+    )
+    return_full_text: bool | None = Field(
+        default=None, description="Put the prompt in front of the text. On `/` the default is true"
+    )
+    stop: list[str] = Field(
+        default=[], description="The text ends with the first of these to appear, which is kept"
+    )
+    ignore_eos: bool = Field(
+        default=False, description="Go on after the model's end-of-sequence token (not in TGI)"
+    )
+    truncate: Count | None = Field(
+        default=None, description="Use the last so many prompt tokens only"
+    )
+    watermark: bool = Field(
+        default=False, description="Must be false: watermarks are not supported yet"
+    )
+    details: bool = Field(default=False, description="Return the tokens and how they came about")
+    decoder_input_details: bool = Field(default=False, description="Return the prompt's tokens too")
+    seed: Seed | None = Field(default=None, description="The same seed draws the same tokens")
+    top_n_tokens: Count | None = Field(
+        default=None, description="Return the n most probable tokens at each position"
+    )
+    grammar: Grammar | None = Field(default=None, description="What the output must look like")
+    adapter_id: str | None = Field(
+        default=None, description="Must be absent: adapters are not supported yet"
+    )
+
+    @property
+    def wants_details(self) -> bool:
+        """Whether the response has `details`."""
+        return self.details or self.decoder_input_details
+
+
+class GenerateBody(BaseModel):
+    """A prompt, and how to go on from it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    inputs: str = Field(description="The prompt")
+    parameters: GenerateParameters = GenerateParameters()
+
+    def to_request(self, *, stream: bool) -> GenerateRequest:
+        """In the router's words. Raises ValidationError for what is not built yet."""
+        given = self.parameters
+        _refuse_unsupported(given)
+        return GenerateRequest(
+            inputs=self.inputs,
+            best_of=given.best_of,
+            temperature=given.temperature,
+            repetition_penalty=given.repetition_penalty,
+            frequency_penalty=given.frequency_penalty,
+            top_k=given.top_k,
+            top_p=given.top_p,
+            typical_p=given.typical_p,
+            do_sample=given.do_sample,
+            max_new_tokens=given.max_new_tokens,
+            stop=tuple(given.stop),
+            ignore_eos=given.ignore_eos,
+            seed=given.seed,
+            truncate=given.truncate,
+            constraint=given.grammar.to_spec() if given.grammar else None,
+            logprobs=LogprobParams(
+                tokens=stream or given.wants_details,
+                top_n_tokens=given.top_n_tokens or 0,
+                prompt=given.decoder_input_details,
+            ),
+            stream=stream,
+        )
+
+
+class CompatGenerateBody(GenerateBody):
+    """The same, for `/`, where a field says whether to stream."""
+
+    stream: bool = Field(default=False, description="Send each token as it comes")
+
+
+def _refuse_unsupported(given: GenerateParameters) -> None:
+    if given.watermark:
+        raise ValidationError("`watermark` is not supported yet")
+    if given.adapter_id is not None:
+        raise ValidationError("`adapter_id` is not supported yet")

@@ -1,0 +1,127 @@
+"""The bodies that the generate routes return, as TGI has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from tokenloom_engine.messages import FinishReason, Token, TopToken
+from tokenloom_router.request import GenerateResponse, Generation
+
+
+class PrefillTokenBody(TypedDict):
+    """A token of the prompt."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+class TokenBody(TypedDict):
+    """A generated token. `forced` stands only where the grammar left no other choice."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool
+    forced: NotRequired[bool]
+
+
+class SequenceBody(TypedDict):
+    """One of the sequences that `best_of` generated besides the best."""
+
+    generated_text: str
+    finish_reason: FinishReason
+    generated_tokens: int
+    seed: int | None
+    prefill: list[PrefillTokenBody]
+    tokens: list[TokenBody]
+    top_tokens: NotRequired[list[list[TokenBody]]]
+
+
+class DetailsBody(TypedDict):
+    """How the text came about."""
+
+    finish_reason: FinishReason
+    generated_tokens: int
+    seed: int | None
+    prefill: list[PrefillTokenBody]
+    tokens: list[TokenBody]
+    best_of_sequences: NotRequired[list[SequenceBody]]
+    top_tokens: NotRequired[list[list[TokenBody]]]
+
+
+class GenerateResponseBody(TypedDict):
+    """The generated text; `details` only if they were asked for."""
+
+    generated_text: str
+    details: NotRequired[DetailsBody]
+
+
+def token_body(token: Token | TopToken) -> TokenBody:
+    """One token."""
+    body: TokenBody = {
+        "id": token.id,
+        "text": token.text,
+        "logprob": token.logprob,
+        "special": token.special,
+    }
+    if isinstance(token, Token) and token.forced:
+        body["forced"] = True
+    return body
+
+
+def response_body(
+    response: GenerateResponse, *, prefix: str, with_details: bool
+) -> GenerateResponseBody:
+    """A whole response. `prefix` stands in front of each text."""
+    best, *others = response.generations
+    body: GenerateResponseBody = {"generated_text": prefix + best.finish.generated_text}
+    if with_details:
+        body["details"] = _details(best, [_sequence(other, prefix) for other in others])
+    return body
+
+
+def _details(generation: Generation, others: list[SequenceBody]) -> DetailsBody:
+    body: DetailsBody = {
+        "finish_reason": generation.finish.reason,
+        "generated_tokens": generation.finish.generated_tokens,
+        "seed": generation.seed,
+        "prefill": _prefill(generation),
+        "tokens": [token_body(token) for token in generation.tokens],
+    }
+    if others:
+        body["best_of_sequences"] = others
+    if (top_tokens := _top_tokens(generation.tokens)) is not None:
+        body["top_tokens"] = top_tokens
+    return body
+
+
+def _sequence(generation: Generation, prefix: str) -> SequenceBody:
+    body: SequenceBody = {
+        "generated_text": prefix + generation.finish.generated_text,
+        "finish_reason": generation.finish.reason,
+        "generated_tokens": generation.finish.generated_tokens,
+        "seed": generation.seed,
+        "prefill": _prefill(generation),
+        "tokens": [token_body(token) for token in generation.tokens],
+    }
+    if (top_tokens := _top_tokens(generation.tokens)) is not None:
+        body["top_tokens"] = top_tokens
+    return body
+
+
+def _prefill(generation: Generation) -> list[PrefillTokenBody]:
+    return [
+        {"id": token.id, "text": token.text, "logprob": token.logprob}
+        for token in generation.prompt
+    ]
+
+
+def _top_tokens(tokens: Sequence[Token]) -> list[list[TokenBody]] | None:
+    """None if they were not asked for."""
+    if all(token.top is None for token in tokens):
+        return None
+    return [[token_body(top) for top in token.top or ()] for token in tokens]

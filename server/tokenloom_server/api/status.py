@@ -1,0 +1,37 @@
+"""The routes that say how the server is: health, info and metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from tokenloom_router.metrics import Metrics
+from tokenloom_router.router import Router
+from tokenloom_server.api.info import InfoBody, info_body
+from tokenloom_server.errors import ErrorBody, unhealthy
+from tokenloom_server.settings import Settings
+
+
+def status_routes(router: Router, settings: Settings, metrics: Metrics) -> APIRouter:
+    """GET /health, /, /info and /metrics. None of them needs the API key."""
+    routes = APIRouter(tags=["Status"])
+
+    @routes.head("/", include_in_schema=False)
+    @routes.head("/health", include_in_schema=False)
+    @routes.get("/", include_in_schema=False)
+    @routes.get("/health", response_class=Response, responses={503: {"model": ErrorBody}})
+    async def health() -> Response:
+        """200 with an empty body if the server can generate, else 503."""
+        return Response() if router.is_ready else unhealthy()
+
+    @routes.get("/info")
+    async def info() -> InfoBody:
+        """What is served, and within which limits."""
+        return info_body(router, settings)
+
+    @routes.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
+    async def prometheus_metrics() -> Response:
+        """The metrics, in Prometheus' text format."""
+        return Response(metrics.render(), headers={"content-type": metrics.content_type})
+
+    return routes

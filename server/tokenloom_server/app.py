@@ -1,0 +1,69 @@
+"""The HTTP application: routes, error answers and middleware around one router."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
+from starlette.middleware.cors import CORSMiddleware
+
+from tokenloom_router.metrics import Metrics
+from tokenloom_router.router import Router
+from tokenloom_server.api.generate import generate_routes
+from tokenloom_server.api.status import status_routes
+from tokenloom_server.api.tokenize import tokenize_routes
+from tokenloom_server.errors import EXCEPTION_HANDLERS
+from tokenloom_server.middleware.api_key import ApiKey
+from tokenloom_server.middleware.payload_limit import PayloadLimit
+from tokenloom_server.settings import Settings
+
+DESCRIPTION = (
+    "Serves a language model in the dialect of text-generation-inference, with a constraint "
+    "engine for each request."
+)
+
+
+def create_app(settings: Settings, router: Router, metrics: Metrics) -> FastAPI:
+    """The application. Its lifespan runs the router: it starts when the model is loaded."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async with router.running():
+            yield
+
+    app = FastAPIOffline(
+        title="tokenloom",
+        version=version("tokenloom"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url="/api-doc/openapi.json",
+        docs_url="/docs",
+        redoc_url=None,
+        static_url="/docs/static",  # the page needs nothing from other hosts
+        redirect_slashes=False,
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
+    # Only for the documentation page's "Authorize"; the middleware decides.
+    key = [Security(HTTPBearer(auto_error=False))] if settings.api_key else []
+    app.include_router(generate_routes(router, settings), dependencies=key)
+    app.include_router(tokenize_routes(router), dependencies=key)
+    app.include_router(status_routes(router, settings, metrics))
+    _add_middleware(app, settings)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """The last one added sees a request first."""
+    app.add_middleware(PayloadLimit, limit=settings.payload_limit)
+    if settings.api_key:
+        app.add_middleware(ApiKey, api_key=settings.api_key)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_allow_origin or ["*"],
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type"],
+    )

@@ -1,0 +1,45 @@
+"""The settings of the other two parts, made from the server's."""
+
+from __future__ import annotations
+
+from tokenloom_engine.config import EngineConfig
+from tokenloom_router.config import RouterConfig
+from tokenloom_server.bundled_model import bundled_model_path
+from tokenloom_server.settings import Settings
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """The engine's. Raises BundledModelError if no model is named and none is installed."""
+    return EngineConfig(
+        model_id=settings.model_id or bundled_model_path(),
+        revision=settings.revision,
+        dtype=settings.dtype,
+        device=settings.device,
+        trust_remote_code=settings.trust_remote_code,
+        attention=settings.attention,
+        num_threads=settings.num_threads,
+        max_total_tokens=settings.max_total_tokens,
+        max_batch_total_tokens=settings.max_batch_total_tokens,
+        max_batch_prefill_tokens=settings.max_batch_prefill_tokens,
+        max_batch_size=settings.max_batch_size,
+        max_waiting_tokens=settings.max_waiting_tokens,
+        waiting_served_ratio=settings.waiting_served_ratio,
+        block_size=settings.block_size,
+        prefix_caching=not settings.disable_prefix_caching,
+        json_output=settings.json_output,
+    )
+
+
+def router_config(settings: Settings) -> RouterConfig:
+    """The router's."""
+    return RouterConfig(
+        max_concurrent_requests=settings.max_concurrent_requests,
+        max_best_of=settings.max_best_of,
+        max_stop_sequences=settings.max_stop_sequences,
+        max_top_n_tokens=settings.max_top_n_tokens,
+        max_input_tokens=settings.max_input_tokens,
+        max_total_tokens=settings.max_total_tokens,
+        validation_workers=settings.validation_workers,
+        disable_grammar_support=settings.disable_grammar_support,
+        disable_forced_tokens=settings.disable_forced_tokens,
+    )

@@ -1,0 +1,90 @@
+"""Which status and which body each error gets. The one place that knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from typing_extensions import TypedDict
+
+from tokenloom_router.errors import (
+    GenerationError,
+    IncompleteGenerationError,
+    OverloadedError,
+    RequestError,
+    UnavailableError,
+    ValidationError,
+)
+from tokenloom_server.json_body import BodyError, body_error
+from tokenloom_server.middleware.payload_limit import PayloadTooLarge
+
+STATUSES: dict[type[RequestError], int] = {
+    ValidationError: 422,
+    GenerationError: 424,
+    OverloadedError: 429,
+    IncompleteGenerationError: 500,
+    UnavailableError: 503,
+    RequestError: 500,
+}
+RETRY_AFTER_SECONDS = 5
+
+
+class ErrorBody(TypedDict):
+    """The body of an error: its message, and TGI's word for its kind."""
+
+    error: str
+    error_type: str
+
+
+def error_body(error: RequestError) -> bytes:
+    """The JSON of an error, also as the last event of a stream."""
+    return json_error(str(error), error.error_type)
+
+
+def json_error(message: str, error_type: str) -> bytes:
+    """The JSON of an error that no exception stands for."""
+    return msgspec.json.encode({"error": message, "error_type": error_type})
+
+
+def unhealthy() -> Response:
+    """The answer of a server that cannot generate."""
+    return _json_response(503, json_error("unhealthy", "healthcheck"))
+
+
+def _json_response(status: int, body: bytes) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+async def _on_request_error(_request: Request, error: RequestError) -> Response:
+    status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    response = _json_response(status, error_body(error))
+    if status == 503:
+        response.headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+    return response
+
+
+async def _on_http_exception(_request: Request, error: HTTPException) -> Response:
+    if isinstance(error, BodyError | PayloadTooLarge):
+        return PlainTextResponse(error.detail.encode(errors="replace"), error.status_code)
+    return Response(status_code=error.status_code, headers=error.headers)
+
+
+async def _on_invalid_body(request: Request, error: RequestValidationError) -> Response:
+    return await _on_http_exception(request, body_error(request, error))
+
+
+async def _on_bug(_request: Request, _error: Exception) -> Response:
+    return _json_response(500, json_error("Internal server error", "internal"))
+
+
+EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Any]] = {
+    RequestError: _on_request_error,
+    HTTPException: _on_http_exception,
+    RequestValidationError: _on_invalid_body,
+    Exception: _on_bug,
+}

@@ -1,0 +1,37 @@
+"""How the text of a flag or of an environment variable becomes a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+OFF = frozenset({"", "n", "no", "f", "false", "off", "0"})
+
+
+def as_switch(value: object) -> object:
+    """Any text is on, except TGI's words for off."""
+    return value.lower() not in OFF if isinstance(value, str) else value
+
+
+def as_list(value: object) -> object:
+    """Split at commas: one text, or the texts of a flag that was repeated."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Iterable):
+        return value
+    return [part.strip() for text in texts for part in str(text).split(",") if part.strip()]
+
+
+def is_address(value: str) -> bool:
+    """Whether this is an IP address, of version 4 or 6."""
+    try:
+        ip_address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def as_address(value: str) -> str:
+    """An IP address as it stands."""
+    if not is_address(value):
+        raise ValueError(f"`hostname` must be an IP address, not {value!r}")
+    return value

@@ -1,0 +1,67 @@
+"""uvicorn, with the start and the end as this server wants them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from tokenloom_router.router import Router
+from tokenloom_server.listener import PortError, url
+from tokenloom_server.settings import Settings
+
+KEEP_ALIVE_SECONDS = 75
+"""Longer than proxies keep an idle connection, so that they close it and not we."""
+
+logger = logging.getLogger(__name__)
+
+
+class HttpServer(uvicorn.Server):
+    """Listens on a socket that is bound already, says so, and drains at the end.
+
+    The application's lifespan and the signals are the caller's: an engine that cannot start is
+    then an exception like any other, and a signal ends the loading of a model at once.
+    """
+
+    def __init__(self, app: FastAPI, router: Router, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=settings.graceful_termination_timeout,
+            )
+        )
+        self._router = router
+        self._settings = settings
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the caller, who passes them to `handle_exit`."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then tell the operator where. Raises PortError."""
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            raise PortError(self._settings.hostname, self._settings.port, error) from error
+        at = url(self.servers[0].sockets[0])
+        model_id = self._router.model.model_id
+        logger.info("Ready: %s is served at %s (documentation: %s/docs)", model_id, at, at)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, and wait for those in flight as long as they may take."""
+        seconds = self._settings.graceful_termination_timeout
+        logger.info("Stopping: running requests get %d s to finish", seconds)
+        self._router.drain()
+        await super().shutdown(sockets)

@@ -1,0 +1,42 @@
+"""Who may generate."""
+
+from __future__ import annotations
+
+import secrets
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPEN_PATHS = frozenset({"/health", "/info", "/metrics", "/docs", "/api-doc/openapi.json"})
+OPEN_FOLDER = "/docs/"
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+
+
+class ApiKey:
+    """Answers 401 with an empty body unless the request bears the key.
+
+    Every path needs it but the few that are named open here, so that a new route is closed until
+    somebody opens it.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self.app = app
+        self._expected = f"Bearer {api_key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _is_open(scope) or self._has_key(scope):
+            await self.app(scope, receive, send)
+        else:
+            await Response(status_code=401)(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        given = Headers(scope=scope).get("authorization", "")
+        return secrets.compare_digest(given.encode("latin-1"), self._expected)
+
+
+def _is_open(scope: Scope) -> bool:
+    if scope["method"] not in SAFE_METHODS:
+        return False
+    path = scope["path"]
+    return path == "/" or path in OPEN_PATHS or path.startswith(OPEN_FOLDER)

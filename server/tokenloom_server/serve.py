@@ -1,0 +1,79 @@
+"""Running the server: from the port, which is taken first, to the last response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+
+from fastapi import FastAPI
+
+from tokenloom_engine.config import EngineConfig
+from tokenloom_router.config import RouterConfig
+from tokenloom_router.errors import EngineStartError
+from tokenloom_router.metrics import Metrics
+from tokenloom_router.router import Router
+from tokenloom_server.app import create_app
+from tokenloom_server.http_server import HttpServer
+from tokenloom_server.listener import PortError, bind
+from tokenloom_server.logs import configure_logging
+from tokenloom_server.settings import Settings, ignored_hostname
+
+logger = logging.getLogger(__name__)
+
+
+def serve(settings: Settings, engine: EngineConfig, router_config: RouterConfig) -> int:
+    """Serve until a signal ends it. Returns the exit status."""
+    configure_logging(json_output=settings.json_output)
+    if "hostname" not in settings.model_fields_set and (name := ignored_hostname()):
+        logger.warning("Invalid hostname %s, defaulting to %s", name, settings.hostname)
+    logger.info("Loading %s", engine.model_id)
+    metrics = Metrics()
+    return run(settings, Router(router_config, engine, metrics), metrics)
+
+
+def run(settings: Settings, router: Router, metrics: Metrics) -> int:
+    """Serve what a router offers. The port is taken before the router is started."""
+    app = create_app(settings, router, metrics)
+    server = HttpServer(app, router, settings)
+    try:
+        with (
+            bind(settings.hostname, settings.port) as listener,
+            asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        ):
+            runner.run(_run(server, app, listener))
+    except (PortError, EngineStartError) as error:
+        logger.error("%s", error)
+        return 1
+    except asyncio.CancelledError:
+        logger.info("Stopped before the model was loaded")
+    return 0
+
+
+async def _run(server: HttpServer, app: FastAPI, listener: socket.socket) -> None:
+    """Load the model, listen, and serve. SIGINT and SIGTERM end each of these in its way."""
+    loop = asyncio.get_running_loop()
+    loading = asyncio.current_task()
+    assert loading is not None, "a coroutine runs in a task"
+
+    def stop(number: int) -> None:
+        if server.started:
+            server.handle_exit(number, None)
+        else:
+            loading.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    async with app.router.lifespan_context(app):
+        await server.serve(sockets=[listener])
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where there is a uvloop."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
