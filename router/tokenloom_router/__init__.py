@@ -1,0 +1,1 @@
+"""Validates requests, submits them to the engine process and streams its outputs."""

@@ -1,0 +1,21 @@
+"""The router's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """Frozen settings of the router. `None` means: chosen from the loaded model."""
+
+    max_concurrent_requests: int = 128
+    """Permits: sequences that may be queued or running at once."""
+    max_best_of: int = 2
+    max_stop_sequences: int = 4
+    max_top_n_tokens: int = 5
+    max_input_tokens: int | None = None
+    max_total_tokens: int | None = None
+    validation_workers: int = 2
+    disable_grammar_support: bool = False
+    disable_forced_tokens: bool = False

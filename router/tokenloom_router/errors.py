@@ -1,0 +1,58 @@
+"""The one hierarchy of errors that a request can end with.
+
+`error_type` is TGI's word for it. The dialects map these classes to HTTP statuses.
+"""
+
+from __future__ import annotations
+
+
+class RequestError(Exception):
+    """A request failed. `str(error)` is the message for the client."""
+
+    error_type = "error"
+
+
+class ValidationError(RequestError):
+    """The request is at fault; the message names the field and the remedy."""
+
+    error_type = "validation"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"Input validation error: {message}")
+
+
+class OverloadedError(RequestError):
+    """No permit is free. The client should try again later."""
+
+    error_type = "overloaded"
+
+    def __init__(self) -> None:
+        super().__init__("Model is overloaded")
+
+
+class UnavailableError(RequestError):
+    """The engine is not there: loading, restarting, or shutting down."""
+
+    error_type = "unavailable"
+
+
+class GenerationError(RequestError):
+    """The engine failed while it generated."""
+
+    error_type = "generation"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"Request failed during generation: {message}")
+
+
+class IncompleteGenerationError(RequestError):
+    """The stream of outputs ended without a last one."""
+
+    error_type = "incomplete_generation"
+
+    def __init__(self) -> None:
+        super().__init__("Incomplete generation")
+
+
+class EngineStartError(Exception):
+    """The engine cannot start with these settings. `str(error)` is one line for the operator."""

@@ -1,0 +1,152 @@
+"""The rules for a request's parameters that need neither tokenizer nor model.
+
+They are TGI's, in TGI's order and words, so that its clients meet the errors that they know.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tokenloom_engine.messages import SamplingParams
+from tokenloom_router.errors import ValidationError
+from tokenloom_router.limits import Limits
+from tokenloom_router.request import GenerateRequest
+
+MAX_SEED = 2**64 - 1
+_FLOAT32_MAX = 3.4028234663852886e38
+_FLOAT32_TINY = 1.1754943508222875e-38
+
+
+def is_sampling(request: GenerateRequest) -> bool:
+    """Whether tokens are drawn: `do_sample`, or any parameter given that shapes a draw."""
+    shaping = (request.temperature, request.top_k, request.top_p, request.typical_p)
+    return request.do_sample or any(value is not None for value in shaping)
+
+
+def validate_best_of(request: GenerateRequest, limits: Limits) -> int:
+    """Return the number of sequences that the request needs, and so of its permits."""
+    best_of = 1 if request.best_of is None else request.best_of
+    if request.stream and best_of != 1:
+        raise ValidationError("`best_of` != 1 is not supported when streaming tokens")
+    if best_of > 1 and limits.max_best_of == 1:
+        raise ValidationError("`best_of` != 1 is not allowed for this endpoint")
+    if not 1 <= best_of <= limits.max_best_of:
+        raise ValidationError(
+            f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}"
+        )
+    return best_of
+
+
+def validate_parameters(request: GenerateRequest, limits: Limits) -> None:
+    """Raise ValidationError for the first parameter that breaks a rule."""
+    if request.stream and request.logprobs.prompt:
+        raise ValidationError(
+            "`decoder_input_details` == true is not supported when streaming tokens"
+        )
+    best_of = request.best_of or 1
+    if best_of > 1 and not is_sampling(request):
+        raise ValidationError("you must use sampling when `best_of` is > 1")
+    _validate_numbers(request)
+    _validate_stop(request.stop, limits)
+    _validate_seed(request.seed, best_of)
+    top_n_tokens = request.logprobs.top_n_tokens
+    if not 0 <= top_n_tokens <= limits.max_top_n_tokens:
+        raise ValidationError(
+            f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {top_n_tokens}"
+        )
+    _validate_inputs(request, limits)
+
+
+def sampling_params(request: GenerateRequest, seed: int | None, limits: Limits) -> SamplingParams:
+    """Translate validated parameters for the engine. `seed` is None if nothing is drawn."""
+    repetition_penalty = 1.0 if request.repetition_penalty is None else request.repetition_penalty
+    frequency_penalty = request.frequency_penalty or 0.0
+    if seed is None:
+        return SamplingParams(
+            repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty
+        )
+    return SamplingParams(
+        greedy=False,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        # more than there are tokens means all of them
+        top_k=min(request.top_k or 0, limits.vocab_size),
+        top_p=1.0 if request.top_p is None else request.top_p,
+        typical_p=1.0 if request.typical_p is None else request.typical_p,
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+    )
+
+
+def validate_text(name: str, *texts: str) -> None:
+    """Refuse text that has no UTF-8 form: half of a surrogate pair, as JSON can escape it."""
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        raise ValidationError(f"`{name}` is not valid Unicode text") from None
+
+
+def _validate_numbers(request: GenerateRequest) -> None:
+    _strictly_positive_number("temperature", request.temperature)
+    _strictly_positive_number("repetition_penalty", request.repetition_penalty)
+    penalty = _finite("frequency_penalty", request.frequency_penalty)
+    if penalty is not None and not -2.0 <= penalty <= 2.0:
+        raise ValidationError("`frequency_penalty` must be >= -2.0 and <= 2.0")
+    _probability("top_p", request.top_p)
+    _probability("typical_p", request.typical_p)
+    _strictly_positive_count("top_k", request.top_k)
+    _strictly_positive_count("max_new_tokens", request.max_new_tokens)
+
+
+def _finite(name: str, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and abs(value) <= _FLOAT32_MAX):
+        raise ValidationError(f"`{name}` must be a finite number")
+    return value
+
+
+def _strictly_positive_number(name: str, value: float | None) -> None:
+    # the engine computes in float32, where anything smaller counts as zero
+    if (number := _finite(name, value)) is not None and number < _FLOAT32_TINY:
+        raise ValidationError(f"`{name}` must be strictly positive")
+
+
+def _probability(name: str, value: float | None) -> None:
+    if (number := _finite(name, value)) is not None and not 0.0 < number <= 1.0:
+        raise ValidationError(f"`{name}` must be > 0.0 and <= 1.0")
+
+
+def _strictly_positive_count(name: str, value: int | None) -> None:
+    if value is not None and value <= 0:
+        raise ValidationError(f"`{name}` must be strictly positive")
+
+
+def _validate_stop(stop: tuple[str, ...], limits: Limits) -> None:
+    if len(stop) > limits.max_stop_sequences:
+        raise ValidationError(
+            f"`stop` supports up to {limits.max_stop_sequences} stop sequences. Given: {len(stop)}"
+        )
+    if "" in stop:
+        raise ValidationError("`stop` cannot contain an empty string")
+    validate_text("stop", *stop)
+
+
+def _validate_seed(seed: int | None, best_of: int) -> None:
+    if seed is None:
+        return
+    if best_of > 1:
+        raise ValidationError("`seed` must not be set when `best_of` > 1")
+    if not 0 <= seed <= MAX_SEED:
+        raise ValidationError(f"`seed` must be >= 0 and <= {MAX_SEED}. Given: {seed}")
+
+
+def _validate_inputs(request: GenerateRequest, limits: Limits) -> None:
+    if not request.inputs:
+        raise ValidationError("`inputs` cannot be empty")
+    validate_text("inputs", request.inputs)
+    truncate = request.truncate
+    if truncate is not None and not 0 < truncate <= limits.max_input_tokens:
+        raise ValidationError(
+            f"`truncate` must be strictly positive and less than {limits.max_input_tokens}. "
+            f"Given: {truncate}"
+        )

@@ -1,0 +1,111 @@
+"""A request, before and after validation, in no dialect's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.messages import (
+    Finish,
+    LogprobParams,
+    SamplingParams,
+    StoppingParams,
+    Token,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """What a client asked. `None` means that the client did not say."""
+
+    inputs: str
+    best_of: int | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    do_sample: bool = False
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    truncate: int | None = None
+    constraint: ConstraintSpec | None = None
+    logprobs: LogprobParams = field(default_factory=LogprobParams)
+    stream: bool = False
+    """Whether the outputs are wanted as they come (then best_of must be 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidRequest:
+    """A request that the engine can run. Only `Validation` makes one."""
+
+    prompt_ids: list[int]
+    inputs: str
+    sampling: SamplingParams
+    stopping: StoppingParams
+    logprobs: LogprobParams
+    constraint: ConstraintSpec | None
+    best_of: int
+    seed: int | None
+    """The seed to report: None when greedy."""
+    forced_tokens: bool = True
+    """Whether tokens that the constraint forces may share one forward."""
+
+    @property
+    def input_length(self) -> int:
+        """Number of prompt tokens."""
+        return len(self.prompt_ids)
+
+
+@dataclass(slots=True, kw_only=True)
+class Timings:
+    """When a request passed each station, by `time.monotonic()`."""
+
+    received_at: float
+    validated_at: float = 0.0
+    started_at: float = 0.0
+    """When the engine first ran it."""
+    first_token_at: float = 0.0
+    finished_at: float = 0.0
+
+    @property
+    def total_seconds(self) -> float:
+        """From receipt to the last token."""
+        return self.finished_at - self.received_at
+
+    @property
+    def validation_seconds(self) -> float:
+        """From receipt until it was queued."""
+        return self.validated_at - self.received_at
+
+    @property
+    def queue_seconds(self) -> float:
+        """From being queued until it first joined the batch."""
+        return max(0.0, self.started_at - self.validated_at)
+
+    @property
+    def inference_seconds(self) -> float:
+        """From joining the batch to the last token."""
+        return max(0.0, self.finished_at - self.started_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One finished sequence, whole."""
+
+    tokens: list[Token]
+    prompt: list[Token]
+    finish: Finish
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateResponse:
+    """A finished request that was not streamed: the best sequence first, then its siblings."""
+
+    generations: list[Generation]
+    request: ValidRequest
+    timings: Timings

@@ -1,0 +1,102 @@
+"""Metrics of requests, under TGI's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from tokenloom_engine.messages import Finish
+from tokenloom_router.errors import RequestError
+from tokenloom_router.histogram import COUNT_BUCKETS, SECONDS_BUCKETS, WeightedHistogram
+from tokenloom_router.request import Timings, ValidRequest
+
+_FAILURES = ("overloaded", "validation", "generation", "incomplete", "unavailable", "dropped")
+_SHORT = {"incomplete_generation": "incomplete"}
+"""Error types whose label is not their own name."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """How a request went. Neither finish nor error: the client left."""
+
+    finish: Finish | None = None
+    error: RequestError | None = None
+
+
+class RequestMetrics:
+    """Counts each request once, and its times and lengths at its end."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def seconds(name: str, help_text: str) -> Histogram:
+            return Histogram(name, help_text, buckets=SECONDS_BUCKETS, registry=registry)
+
+        def tokens(name: str, help_text: str) -> WeightedHistogram:
+            return WeightedHistogram(name, help_text, COUNT_BUCKETS, registry)
+
+        self._count = Counter("tgi_request_count", "Requests received.", registry=registry)
+        self._success = Counter("tgi_request_success", "Requests answered.", registry=registry)
+        self._failure = Counter(
+            "tgi_request_failure", "Requests that failed.", ["err"], registry=registry
+        )
+        for err in _FAILURES:
+            self._failure.labels(err)
+        self._duration = seconds("tgi_request_duration", "Seconds from receipt to last token.")
+        self._validation = seconds(
+            "tgi_request_validation_duration", "Seconds from receipt until queued."
+        )
+        self._queue = seconds("tgi_request_queue_duration", "Seconds queued before the first step.")
+        self._inference = seconds(
+            "tgi_request_inference_duration", "Seconds from the first step to the last token."
+        )
+        self._time_per_token = seconds(
+            "tgi_request_mean_time_per_token_duration", "Inference seconds per generated token."
+        )
+        self._time_to_first_token = seconds(
+            "tgi_request_time_to_first_token_duration", "Seconds from receipt to first token."
+        )
+        self._input_length = tokens("tgi_request_input_length", "Tokens of the prompt.")
+        self._max_new_tokens = tokens(
+            "tgi_request_max_new_tokens", "Tokens that a request may generate."
+        )
+        self._generated_tokens = tokens("tgi_request_generated_tokens", "Tokens generated.")
+
+    @contextmanager
+    def track(self, timings: Timings) -> Iterator[RequestRecord]:
+        """Count a request as received now, and at the end of the block as what it became."""
+        self._count.inc()
+        record = RequestRecord()
+        try:
+            yield record
+        except RequestError as error:
+            record.error = error
+            raise
+        finally:
+            self._close(record, timings)
+
+    def validated(self, request: ValidRequest) -> None:
+        """Note the lengths of a request that passed validation."""
+        self._input_length.observe(request.input_length)
+        self._max_new_tokens.observe(request.stopping.max_new_tokens)
+
+    def _close(self, record: RequestRecord, timings: Timings) -> None:
+        if timings.first_token_at:
+            self._time_to_first_token.observe(timings.first_token_at - timings.received_at)
+        if record.error is not None:
+            error_type = record.error.error_type
+            self._failure.labels(_SHORT.get(error_type, error_type)).inc()
+        elif record.finish is None:
+            self._failure.labels("dropped").inc()
+        else:
+            self._succeeded(record.finish, timings)
+
+    def _succeeded(self, finish: Finish, timings: Timings) -> None:
+        self._success.inc()
+        self._generated_tokens.observe(finish.generated_tokens)
+        self._duration.observe(timings.total_seconds)
+        self._validation.observe(timings.validation_seconds)
+        self._queue.observe(timings.queue_seconds)
+        self._inference.observe(timings.inference_seconds)
+        self._time_per_token.observe(timings.inference_seconds / max(1, finish.generated_tokens))

@@ -1,0 +1,172 @@
+"""The router: takes a request through permit, validation and engine, and back."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import msgspec
+
+from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.messages import ModelInfo
+from tokenloom_router.config import RouterConfig
+from tokenloom_router.engine_client import EngineClient
+from tokenloom_router.errors import UnavailableError
+from tokenloom_router.limits import Limits
+from tokenloom_router.metrics import Metrics
+from tokenloom_router.parameters import MAX_SEED
+from tokenloom_router.permits import Permits
+from tokenloom_router.request import (
+    GenerateRequest,
+    GenerateResponse,
+    Generation,
+    Timings,
+    ValidRequest,
+)
+from tokenloom_router.stream import Stream
+from tokenloom_router.supervisor import ENGINE_COMMAND, EngineSupervisor
+from tokenloom_router.tokenizer import TokenSpan
+from tokenloom_router.validation import Validation
+
+
+class Router:
+    """Serves requests between `running()` and its end. Knows no HTTP."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        engine: EngineConfig,
+        metrics: Metrics,
+        *,
+        engine_command: Sequence[str] = ENGINE_COMMAND,
+    ) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._permits = Permits(config.max_concurrent_requests)
+        self._client = EngineClient(metrics.engine)
+        self._supervisor = EngineSupervisor(engine, self._client, metrics.engine, engine_command)
+        self._model: ModelInfo | None = None
+        self._validation: Validation | None = None
+        self._is_draining = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start the engine, wait until it is ready, keep it running; stop it at the end.
+
+        Raise EngineStartError if it cannot start.
+        """
+        problem: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            try:
+                self._model = await tasks.start(self._supervisor.run)
+                self._validation = await Validation.load(self._config, self.model)
+                yield
+            except Exception as error:  # raised below: a task group would wrap it
+                problem = error
+            finally:
+                if self._validation is not None:
+                    self._validation.close()
+                tasks.cancel_scope.cancel()
+        if problem is not None:
+            raise problem
+
+    @property
+    def model(self) -> ModelInfo:
+        """The loaded model. Only after `running()` was entered."""
+        if self._model is None:
+            raise UnavailableError("The model is not loaded yet")
+        return self._model
+
+    @property
+    def limits(self) -> Limits:
+        """What a request may ask for. Only after `running()` was entered."""
+        return self._loaded_validation.limits
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be taken: the engine is alive and the server is not draining."""
+        return self._validation is not None and self._client.is_ready and not self._is_draining
+
+    @property
+    def engine_pid(self) -> int | None:
+        """Process id of the engine, while there is one."""
+        return self._supervisor.pid
+
+    def drain(self) -> None:
+        """Take no more requests; those in flight go on."""
+        self._is_draining = True
+
+    @asynccontextmanager
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[Stream]:
+        """Run a request of one sequence. Raise RequestError if it cannot be run.
+
+        Holds a permit until it is left. Leaving it aborts a sequence that has not ended, also
+        when it is left in another task than the one that entered it.
+        """
+        timings = Timings(received_at=time.monotonic())
+        with self._metrics.requests.track(timings) as record, self._permits.acquire():
+            valid = await self._validate(request, timings)
+            with self._client.open(valid, timings) as entry:
+                stream = Stream(entry)
+                try:
+                    yield stream
+                finally:
+                    record.finish, record.error = stream.finish, stream.error
+
+    async def generate(self, request: GenerateRequest) -> GenerateResponse:
+        """Run a request to its end. With best_of > 1: that many sequences, one permit each."""
+        timings = Timings(received_at=time.monotonic())
+        with self._metrics.requests.track(timings) as record:
+            best_of = self._loaded_validation.best_of(request)
+            with self._permits.acquire(best_of), ExitStack() as entries:
+                valid = await self._validate(request, timings)
+                streams = [
+                    Stream(entries.enter_context(self._client.open(sibling, timings)))
+                    for sibling in _siblings(valid)
+                ]
+                # All run at once. Each has its own buffer, so they can be read one by one.
+                generations = [await stream.collect() for stream in streams]
+            if best_of > 1:
+                generations.sort(key=_mean_logprob, reverse=True)
+            record.finish = generations[0].finish
+        return GenerateResponse(generations=generations, request=valid, timings=timings)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[TokenSpan]:
+        """Return the tokens of `text`, with their places in its UTF-8 form."""
+        return await self._loaded_validation.tokenize(text, add_special_tokens=add_special_tokens)
+
+    async def _validate(self, request: GenerateRequest, timings: Timings) -> ValidRequest:
+        if not self.is_ready:
+            raise UnavailableError(
+                "The server is shutting down" if self._is_draining else "The engine is not ready"
+            )
+        valid = await self._loaded_validation.validate(request)
+        timings.validated_at = time.monotonic()
+        self._metrics.requests.validated(valid)
+        return valid
+
+    @property
+    def _loaded_validation(self) -> Validation:
+        if self._validation is None:
+            raise UnavailableError("The model is not loaded yet")
+        return self._validation
+
+
+def _siblings(request: ValidRequest) -> list[ValidRequest]:
+    """Return one request a sequence, each with its own seed."""
+    if request.best_of == 1:
+        return [request]
+    seeds = [secrets.randbelow(MAX_SEED + 1) for _ in range(request.best_of)]
+    return [
+        replace(request, sampling=msgspec.structs.replace(request.sampling, seed=seed), seed=seed)
+        for seed in seeds
+    ]
+
+
+def _mean_logprob(generation: Generation) -> float:
+    logprobs = [token.logprob for token in generation.tokens if token.logprob is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else float("-inf")

@@ -1,0 +1,133 @@
+"""The supervisor: keeps an engine process running for as long as the front does."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from tempfile import TemporaryDirectory
+
+import anyio
+import msgspec
+import zmq
+from anyio.abc import TaskStatus
+
+from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.messages import ModelInfo
+from tokenloom_router.engine_client import EngineClient
+from tokenloom_router.engine_metrics import EngineMetrics
+from tokenloom_router.engine_process import EngineProcess
+from tokenloom_router.errors import EngineStartError
+
+ENGINE_COMMAND = (sys.executable, "-m", "tokenloom_engine.process")
+FIRST_BACKOFF_SECONDS = 0.1
+LAST_BACKOFF_SECONDS = 10.0
+HEALTHY_SECONDS = 60.0
+"""An engine that served for so long gets the first backoff again."""
+LAST_WORDS_SECONDS = 0.05
+"""How long messages of a process that has ended may still be under way."""
+
+log = logging.getLogger(__name__)
+
+
+class EngineSupervisor:
+    """Starts the engine process, notices its end, and starts it again with backoff."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        client: EngineClient,
+        metrics: EngineMetrics,
+        command: Sequence[str] = ENGINE_COMMAND,
+    ) -> None:
+        """`command` takes two more arguments: the address and the settings as JSON."""
+        self._config = config
+        self._client = client
+        self._metrics = metrics
+        self._command = command
+        self._ready_at: float | None = None
+        self.pid: int | None = None
+        """Of the engine process, while there is one."""
+
+    async def run(self, *, task_status: TaskStatus[ModelInfo]) -> None:
+        """Keep the engine running until cancelled. Started when the first engine is ready.
+
+        Raise EngineStartError if the first one never is.
+        """
+        first_model: ModelInfo | None = None
+
+        def on_ready(model: ModelInfo) -> None:
+            nonlocal first_model
+            self._ready_at = time.monotonic()
+            if first_model is None:
+                first_model = model
+                # A later engine takes what this one chose: the server's limits stay true.
+                self._config = _pinned(self._config, model)
+                task_status.started(model)
+
+        backoff = FIRST_BACKOFF_SECONDS
+        with _socket_folder() as folder:
+            for number in itertools.count(1):
+                reason = await self._run_once(f"ipc://{folder}/engine-{number}", on_ready)
+                if first_model is None:
+                    raise EngineStartError(reason)
+                if self._served_seconds() >= HEALTHY_SECONDS:
+                    backoff = FIRST_BACKOFF_SECONDS
+                log.error("%s; starting it again in %.1f s", reason, backoff)
+                await anyio.sleep(backoff)
+                backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
+                self._metrics.restarted()
+
+    async def _run_once(self, address: str, on_ready: Callable[[ModelInfo], None]) -> str:
+        """Start one engine process and serve until it ends. Return why it ended."""
+        self._ready_at = None
+        settings = msgspec.json.encode(self._config).decode()
+        try:
+            with self._client.connected(address):
+                async with EngineProcess.started([*self._command, address, settings]) as process:
+                    self.pid = process.pid
+                    reason = await self._serve(process, on_ready)
+                    self._client.lose(reason)
+        except (OSError, zmq.ZMQError) as error:
+            return f"engine process cannot be started: {error}"
+        finally:
+            self.pid = None
+        return reason
+
+    async def _serve(self, process: EngineProcess, on_ready: Callable[[ModelInfo], None]) -> str:
+        """Receive until the process ends or says that it cannot go on. Return why."""
+        reason = ""
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await process.wait()
+                self._client.refuse()
+                await anyio.sleep(LAST_WORDS_SECONDS)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            reason = await self._client.receive(on_ready)
+            tasks.cancel_scope.cancel()
+        return reason or process.ending
+
+    def _served_seconds(self) -> float:
+        return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+
+
+def _socket_folder() -> TemporaryDirectory[str]:
+    """Make a folder that only this user can enter, so that nobody else can be the engine."""
+    try:
+        return TemporaryDirectory(prefix="tokenloom-")
+    except OSError as error:
+        raise EngineStartError(f"no folder for the engine's socket: {error}") from error
+
+
+def _pinned(config: EngineConfig, model: ModelInfo) -> EngineConfig:
+    return msgspec.structs.replace(
+        config,
+        max_batch_total_tokens=model.max_batch_total_tokens,
+        max_batch_prefill_tokens=model.max_batch_prefill_tokens,
+        max_batch_size=model.max_batch_size,
+    )

@@ -1,0 +1,170 @@
+"""Validation: the only way from a GenerateRequest to a ValidRequest."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.messages import LogprobParams, ModelInfo, StoppingParams
+from tokenloom_router.config import RouterConfig
+from tokenloom_router.errors import EngineStartError, ValidationError
+from tokenloom_router.limits import Limits
+from tokenloom_router.parameters import (
+    MAX_SEED,
+    is_sampling,
+    sampling_params,
+    validate_best_of,
+    validate_parameters,
+    validate_text,
+)
+from tokenloom_router.request import GenerateRequest, ValidRequest
+from tokenloom_router.tokenizer import Tokenizer, TokenSpan
+
+T = TypeVar("T")
+
+
+class Validation:
+    """Tokenizes and validates requests in worker threads. One per loaded model."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        constraints: ConstraintFactory | None,
+        limits: Limits,
+        config: RouterConfig,
+    ) -> None:
+        """`constraints` is None if constraints are refused."""
+        self.limits = limits
+        self._tokenizer = tokenizer
+        self._constraints = constraints
+        self._forced_tokens = not config.disable_forced_tokens
+        self._tokenizing = anyio.CapacityLimiter(config.validation_workers)
+        # Their own workers: a grammar that takes long to validate holds up no plain request.
+        self._constraining = anyio.CapacityLimiter(config.validation_workers)
+
+    @classmethod
+    async def load(cls, config: RouterConfig, model: ModelInfo) -> Validation:
+        """Read the model's tokenizer. Raise EngineStartError if model and limits do not agree."""
+        limits = Limits.resolve(config, model)
+
+        def read() -> tuple[Tokenizer, ConstraintFactory | None]:
+            tokenizer = Tokenizer(model.tokenizer_file)
+            if config.disable_grammar_support:
+                return tokenizer, None
+            return tokenizer, ConstraintFactory.for_tokenizer(
+                tokenizer.json, model.vocab_size, model.eos_token_ids, num_threads=1
+            )
+
+        try:
+            tokenizer, constraints = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+        except Exception as error:
+            raise EngineStartError(
+                f"cannot read the tokenizer {model.tokenizer_file}: {error}"
+            ) from error
+        return cls(tokenizer, constraints, limits, config)
+
+    def best_of(self, request: GenerateRequest) -> int:
+        """Return how many sequences the request needs. Raise ValidationError if too many."""
+        return validate_best_of(request, self.limits)
+
+    async def validate(self, request: GenerateRequest) -> ValidRequest:
+        """Return what the engine can run. Raise ValidationError at the first broken rule."""
+        best_of = self.best_of(request)
+        validate_parameters(request, self.limits)
+        prompt_ids = await self._encode(request.inputs)
+        if request.truncate is not None:
+            prompt_ids = prompt_ids[-request.truncate :]
+        max_new_tokens = self._max_new_tokens(len(prompt_ids), request.max_new_tokens)
+        if request.constraint is not None:
+            await self._validate_constraint(request.constraint)
+        seed = _seed(request)
+        return ValidRequest(
+            prompt_ids=prompt_ids,
+            inputs=request.inputs,
+            sampling=sampling_params(request, seed, self.limits),
+            stopping=StoppingParams(
+                max_new_tokens=max_new_tokens, stop=request.stop, ignore_eos=request.ignore_eos
+            ),
+            logprobs=_logprobs(request, best_of),
+            constraint=request.constraint,
+            best_of=best_of,
+            seed=seed,
+            forced_tokens=self._forced_tokens,
+        )
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
+        """Return the tokens of `text` with their places in it."""
+        validate_text("inputs", text)
+
+        def spans() -> list[TokenSpan]:
+            return self._tokenizer.spans(text, add_special_tokens=add_special_tokens)
+
+        return await _in_worker(spans, self._tokenizing)
+
+    def close(self) -> None:
+        """Let the worker threads end."""
+        if self._constraints is not None:
+            self._constraints.close()
+
+    async def _encode(self, inputs: str) -> list[int]:
+        prompt_ids = await _in_worker(lambda: self._tokenizer.encode(inputs), self._tokenizing)
+        if not prompt_ids:  # a normalizer may leave nothing of white space
+            raise ValidationError("`inputs` cannot be empty")
+        return prompt_ids
+
+    def _max_new_tokens(self, input_length: int, given: int | None) -> int:
+        """Return the number given, which must fit, or else as many as fit."""
+        limits = self.limits
+        max_new_tokens = max(0, limits.max_total_tokens - input_length) if given is None else given
+        if input_length + max_new_tokens > limits.max_total_tokens:
+            raise ValidationError(
+                f"`inputs` tokens + `max_new_tokens` must be <= {limits.max_total_tokens}. "
+                f"Given: {input_length} `inputs` tokens and {max_new_tokens} `max_new_tokens`"
+            )
+        if input_length > limits.max_input_tokens:
+            raise ValidationError(
+                f"`inputs` must have less than {limits.max_input_tokens} tokens. "
+                f"Given: {input_length}"
+            )
+        return max_new_tokens
+
+    async def _validate_constraint(self, spec: ConstraintSpec) -> None:
+        constraints = self._constraints
+        if constraints is None:
+            raise ValidationError("grammar is not supported")
+        validate_text("grammar", spec.value)
+
+        def validate() -> None:
+            try:
+                constraints.validate(spec)
+            except InvalidConstraintError as error:
+                raise ValidationError(f"grammar is not valid: {error}") from error
+
+        await anyio.to_thread.run_sync(validate, abandon_on_cancel=True, limiter=self._constraining)
+
+
+async def _in_worker(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+    """Run tokenizer work in a thread. A client that leaves does not wait for its end."""
+    try:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+    except Exception as error:
+        raise ValidationError(f"tokenizer error {error}") from error
+
+
+def _seed(request: GenerateRequest) -> int | None:
+    if not is_sampling(request):
+        return None
+    return secrets.randbelow(MAX_SEED + 1) if request.seed is None else request.seed
+
+
+def _logprobs(request: GenerateRequest, best_of: int) -> LogprobParams:
+    if best_of == 1 or request.logprobs.tokens:
+        return request.logprobs
+    return msgspec.structs.replace(request.logprobs, tokens=True)  # the best is chosen by them

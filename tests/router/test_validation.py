@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.messages import LogprobParams, ModelInfo
+from tokenloom_router.config import RouterConfig
+from tokenloom_router.errors import EngineStartError, ValidationError
+from tokenloom_router.request import GenerateRequest
+from tokenloom_router.validation import Validation
+
+CONFIG = RouterConfig(max_input_tokens=8, max_total_tokens=20)
+WORDS = "one two three four five six"  # six tokens
+
+
+@pytest.fixture(scope="module")
+async def validation(model: ModelInfo) -> AsyncIterator[Validation]:
+    validation = await Validation.load(CONFIG, model)
+    yield validation
+    validation.close()
+
+
+async def refusal(validation: Validation, request: GenerateRequest) -> str:
+    with pytest.raises(ValidationError) as raised:
+        await validation.validate(request)
+    return str(raised.value).removeprefix("Input validation error: ")
+
+
+async def test_max_new_tokens_is_exact_or_all_that_fits(validation: Validation) -> None:
+    request = GenerateRequest(inputs=WORDS)
+    assert (await validation.validate(request)).stopping.max_new_tokens == 14
+    valid = await validation.validate(replace(request, max_new_tokens=14))
+    assert (valid.input_length, valid.stopping.max_new_tokens) == (6, 14)
+    assert await refusal(validation, replace(request, max_new_tokens=15)) == (
+        "`inputs` tokens + `max_new_tokens` must be <= 20. "
+        "Given: 6 `inputs` tokens and 15 `max_new_tokens`"
+    )
+
+
+async def test_inputs_that_are_too_long(validation: Validation) -> None:
+    request = GenerateRequest(inputs=f"{WORDS} {WORDS}", max_new_tokens=8)
+    assert await refusal(validation, request) == "`inputs` must have less than 8 tokens. Given: 12"
+    request = GenerateRequest(inputs=f"{WORDS} {WORDS} {WORDS} {WORDS}")
+    assert await refusal(validation, request) == (
+        "`inputs` tokens + `max_new_tokens` must be <= 20. "
+        "Given: 24 `inputs` tokens and 0 `max_new_tokens`"
+    )
+
+
+async def test_truncate_keeps_the_last_tokens(validation: Validation) -> None:
+    whole = await validation.validate(GenerateRequest(inputs=WORDS))
+    text = f"{WORDS} {WORDS}"
+    for length in (1, 5):
+        valid = await validation.validate(GenerateRequest(inputs=text, truncate=length))
+        assert valid.prompt_ids == whole.prompt_ids[-length:]
+        assert valid.inputs == text
+
+
+async def test_a_seed_is_drawn_if_none_is_given(validation: Validation) -> None:
+    sampled = GenerateRequest(inputs=WORDS, do_sample=True)
+    seeds = {(await validation.validate(sampled)).seed for _ in range(4)}
+    assert len(seeds) == 4
+    assert None not in seeds
+    valid = await validation.validate(replace(sampled, seed=3))
+    assert (valid.seed, valid.sampling.seed, valid.sampling.greedy) == (3, 3, False)
+    greedy = await validation.validate(GenerateRequest(inputs=WORDS, seed=3))
+    assert (greedy.seed, greedy.sampling.greedy) == (None, True)
+
+
+async def test_logprobs_are_computed_only_if_wanted(validation: Validation) -> None:
+    request = GenerateRequest(inputs=WORDS, do_sample=True)
+    assert (await validation.validate(request)).logprobs == LogprobParams()
+    wanted = LogprobParams(tokens=True, top_n_tokens=2, prompt=True)
+    assert (await validation.validate(replace(request, logprobs=wanted))).logprobs == wanted
+    valid = await validation.validate(
+        replace(request, best_of=2, logprobs=LogprobParams(top_n_tokens=1))
+    )
+    assert valid.logprobs == LogprobParams(tokens=True, top_n_tokens=1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConstraintSpec("json_schema", '{"type": "nonsense"}'),
+        ConstraintSpec("json_schema", "{"),
+        ConstraintSpec("regex", "("),
+        ConstraintSpec("grammar", "start: missing"),
+        ConstraintSpec("regex", "x" * 1_000_001),
+    ],
+)
+async def test_a_broken_constraint_is_refused(validation: Validation, spec: ConstraintSpec) -> None:
+    message = await refusal(validation, GenerateRequest(inputs=WORDS, constraint=spec))
+    assert message.startswith("grammar is not valid: ")
+    assert len(message) > len("grammar is not valid: ") + 5
+
+
+async def test_a_sound_constraint_passes(validation: Validation) -> None:
+    spec = ConstraintSpec("json_schema", '{"type": "object", "properties": {"a": {}}}')
+    valid = await validation.validate(GenerateRequest(inputs=WORDS, constraint=spec))
+    assert valid.constraint == spec
+    half = ConstraintSpec("regex", "\ud83d")
+    message = await refusal(validation, GenerateRequest(inputs=WORDS, constraint=half))
+    assert message == "`grammar` is not valid Unicode text"
+
+
+async def test_constraints_can_be_switched_off(model: ModelInfo) -> None:
+    config = RouterConfig(disable_grammar_support=True, disable_forced_tokens=True)
+    validation = await Validation.load(config, model)
+    request = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("regex", "a"))
+    assert await refusal(validation, request) == "grammar is not supported"
+    assert not (await validation.validate(GenerateRequest(inputs=WORDS))).forced_tokens
+
+
+async def test_many_at_once_keep_their_own(validation: Validation) -> None:
+    numbers = range(200)
+    found: dict[int, list[int]] = {}
+
+    async def validate(number: int) -> None:
+        found[number] = (await validation.validate(GenerateRequest(inputs=f"{number}"))).prompt_ids
+
+    async with anyio.create_task_group() as tasks:
+        for number in numbers:
+            tasks.start_soon(validate, number)
+    for number in numbers:
+        valid = await validation.validate(GenerateRequest(inputs=f"{number}"))
+        assert found[number] == valid.prompt_ids
+
+
+async def test_a_client_that_leaves_does_not_wait_for_the_tokenizer(
+    validation: Validation,
+) -> None:
+    long = GenerateRequest(inputs="many words " * 200_000)
+    start = time.monotonic()
+    with anyio.move_on_after(0.01) as scope:
+        await validation.validate(long)
+    assert scope.cancelled_caught
+    assert time.monotonic() - start < 0.2
+
+
+async def test_tokenize(validation: Validation) -> None:
+    spans = await validation.tokenize("one two", add_special_tokens=True)
+    assert [(span.text, span.start, span.stop) for span in spans] == [("one", 0, 3), (" two", 3, 7)]
+    with pytest.raises(ValidationError, match="not valid Unicode"):
+        await validation.tokenize("\ud83d", add_special_tokens=True)
+
+
+async def test_a_tokenizer_that_cannot_be_read(model: ModelInfo, tmp_path: Path) -> None:
+    for content in (None, "{", "{}"):
+        file = tmp_path / "tokenizer.json"
+        if content is not None:
+            file.write_text(content)
+        broken = msgspec.structs.replace(model, tokenizer_file=str(file))
+        with pytest.raises(EngineStartError, match="cannot read the tokenizer"):
+            await Validation.load(RouterConfig(), broken)
