@@ -16,7 +16,8 @@ COPY server server
 RUN /opt/tokenloom/bin/pip install -c requirements/torch.txt .
 
 FROM ${BASE_IMAGE}
-RUN useradd --uid 10001 --user-group --home-dir /data --create-home --shell /usr/sbin/nologin tokenloom
+RUN useradd --uid 10001 --user-group --home-dir /data --no-create-home tokenloom \
+    && install --directory --owner tokenloom --group tokenloom /data
 COPY --from=build /opt/tokenloom /opt/tokenloom
 # Downloaded and converted models go to /data, the only folder but /tmp that is written to.
 ENV PATH=/opt/tokenloom/bin:$PATH \
