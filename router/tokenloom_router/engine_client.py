@@ -22,7 +22,7 @@ from tokenloom_router.entry import Entry
 from tokenloom_router.errors import GenerationError, UnavailableError
 from tokenloom_router.request import Timings, ValidRequest
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class EngineClient:
@@ -86,7 +86,7 @@ class EngineClient:
             try:
                 message = self._decoder.decode(data)
             except msgspec.DecodeError:
-                log.exception("The engine process sent a message that cannot be read")
+                logger.exception("The engine process sent a message that cannot be read")
                 return "engine process sent a message that cannot be read"
             match message:
                 case StepOutputs():
@@ -155,7 +155,7 @@ class EngineClient:
 
     def _break_off(self, entry: Entry) -> None:
         """End a sequence that goes on past its `max_new_tokens`."""
-        log.error("The engine generated more outputs for a sequence than it may have tokens")
+        logger.error("The engine generated more outputs for a sequence than it may have tokens")
         del self._entries[entry.id]
         self._abort(entry.id)
         entry.fail(GenerationError("the engine exceeded max_new_tokens"))

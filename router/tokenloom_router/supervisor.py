@@ -29,7 +29,7 @@ HEALTHY_SECONDS = 60.0
 LAST_WORDS_SECONDS = 0.05
 """How long messages of a process that has ended may still be under way."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class EngineSupervisor:
@@ -75,7 +75,7 @@ class EngineSupervisor:
                     raise EngineStartError(reason)
                 if self._served_seconds() >= HEALTHY_SECONDS:
                     backoff = FIRST_BACKOFF_SECONDS
-                log.error("%s; starting it again in %.1f s", reason, backoff)
+                logger.error("%s; starting it again in %.1f s", reason, backoff)
                 await anyio.sleep(backoff)
                 backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
                 self._metrics.restarted()

@@ -14,17 +14,11 @@ from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.messages import ModelInfo
 from tokenloom_router.config import RouterConfig
 from tokenloom_router.metrics import Metrics
-from tokenloom_router.request import GenerateRequest
 from tokenloom_router.router import Router
 
 DOUBLE = Path(__file__).with_name("engine_double.py")
 
 RunRouter = Callable[..., AbstractAsyncContextManager[Router]]
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -33,12 +27,12 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture(scope="session")
-def model(model_path: Path) -> ModelInfo:
+def model(model_path: Path, tokenizer_file: Path) -> ModelInfo:
     """What an engine says of the bundled model, with a small KV cache."""
     return ModelInfo(
         model_id="bundled",
         model_path=str(model_path),
-        tokenizer_file=str(model_path / "tokenizer.json"),
+        tokenizer_file=str(tokenizer_file),
         sha=None,
         model_type="llama",
         dtype="float32",
@@ -72,8 +66,3 @@ def run_router(model_path: Path, metrics: Metrics) -> RunRouter:
             yield router
 
     return run
-
-
-def order(word: str, **fields: Any) -> GenerateRequest:  # noqa: ANN401
-    """Make a request with an order for the engine double."""
-    return GenerateRequest(inputs="one two three four", stop=(word,), **fields)

@@ -11,12 +11,7 @@ from tokenloom_router.histogram import WeightedHistogram
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.request import Timings
 
-
-def samples(metrics: Metrics) -> dict[str, float]:
-    """Return the value of each line, by the line's name and labels."""
-    lines = metrics.render().decode().splitlines()
-    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, value in pairs}
+from .running import samples
 
 
 @pytest.fixture

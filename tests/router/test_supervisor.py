@@ -2,52 +2,19 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
-from tokenloom_engine.config import EngineConfig
-from tokenloom_router import engine_process
-from tokenloom_router.config import RouterConfig
 from tokenloom_router.errors import EngineStartError, GenerationError, UnavailableError
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.request import GenerateRequest
-from tokenloom_router.router import Router
 
-from .conftest import DOUBLE, RunRouter, order
-from .test_metrics import samples
+from .conftest import RunRouter
+from .running import fails, is_running, order, pid_of, samples, until, until_submitted
 
 PLAIN = GenerateRequest(inputs="one two three", max_new_tokens=5)
-
-
-async def until(is_true: Callable[[], bool], seconds: float = 5.0) -> None:
-    with anyio.fail_after(seconds):
-        while not is_true():
-            await anyio.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def pid_of(router: Router) -> int:
-    assert router.engine_pid is not None
-    return router.engine_pid
-
-
-async def fails(router: Router, request: GenerateRequest, errors: list[str]) -> None:
-    try:
-        await router.generate(request)
-    except GenerationError as error:
-        errors.append(str(error))
 
 
 async def test_a_killed_engine_fails_what_is_in_flight_and_comes_back(
@@ -61,14 +28,14 @@ async def test_a_killed_engine_fails_what_is_in_flight_and_comes_back(
                 for word in ("slow", "hang"):
                     for _ in range(20):
                         tasks.start_soon(fails, router, order(word), errors)
-                await anyio.sleep(0.1)
+                await until_submitted(metrics, 40)
                 os.kill(pid, signal.SIGKILL)
         assert errors == [
             "Request failed during generation: engine process ended unexpectedly (signal 9)"
         ] * len(errors)
         assert len(errors) == 40
         assert not router.is_ready
-        with anyio.fail_after(0.1), pytest.raises(UnavailableError, match="not ready"):
+        with anyio.fail_after(1), pytest.raises(UnavailableError, match="not ready"):
             await router.generate(PLAIN)
         with pytest.raises(UnavailableError):
             async with router.stream(PLAIN):
@@ -151,35 +118,10 @@ async def test_an_engine_that_cannot_start(run_router: RunRouter, flag: str, mes
     assert str(raised.value) == message
 
 
-async def test_a_program_that_does_not_exist(model_path: Path, metrics: Metrics) -> None:
-    router = Router(
-        RouterConfig(),
-        EngineConfig(model_id=str(model_path)),
-        metrics,
-        engine_command=("/nowhere/python",),
-    )
-    with pytest.raises(EngineStartError, match="engine process cannot be started"):
-        async with router.running():
-            pytest.fail("the router runs without an engine")
-
-
 async def test_limits_that_the_model_cannot_hold_stop_the_start(run_router: RunRouter) -> None:
     with pytest.raises(EngineStartError, match="`max_total_tokens` must be <="):
         async with run_router(max_total_tokens=1_000_000):
             pytest.fail("the router runs with impossible limits")
-
-
-async def test_the_end_stops_the_engine_and_open_streams(run_router: RunRouter) -> None:
-    errors: list[str] = []
-    async with anyio.create_task_group() as tasks:
-        async with run_router() as router:
-            pid = pid_of(router)
-            tasks.start_soon(fails, router, order("hang"), errors)
-            await anyio.sleep(0.05)
-        assert not is_alive(pid)
-        assert not router.is_ready
-        assert router.engine_pid is None
-    assert errors == ["Request failed during generation: the server is shutting down"]
 
 
 async def test_the_callers_own_error_comes_through(run_router: RunRouter) -> None:
@@ -189,80 +131,4 @@ async def test_the_callers_own_error_comes_through(run_router: RunRouter) -> Non
             pid = pid_of(router)
             raise ZeroDivisionError from cause
     assert raised.value.__cause__ is cause
-    assert not is_alive(pid)
-
-
-async def test_an_engine_that_does_not_listen_is_killed(
-    run_router: RunRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_process, "STOP_SECONDS", 0.2)
-    async with run_router("--deaf") as router:
-        pid = pid_of(router)
-        os.kill(pid, signal.SIGSTOP)
-    assert not is_alive(pid)
-
-
-async def test_a_cancelled_start_leaves_no_process(
-    model_path: Path, metrics: Metrics, tmp_path: Path
-) -> None:
-    pid_file = tmp_path / "pid"
-    program = (
-        f"import os, sys; open({str(pid_file)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
-    )
-    router = Router(
-        RouterConfig(),
-        EngineConfig(model_id=str(model_path)),
-        metrics,
-        engine_command=(sys.executable, "-c", program),
-    )
-    async with anyio.create_task_group() as tasks:
-
-        async def start() -> None:
-            async with router.running():
-                pytest.fail("an engine that says nothing is not ready")
-
-        tasks.start_soon(start)
-        await until(lambda: pid_file.exists() and bool(pid_file.read_text()))
-        tasks.cancel_scope.cancel()
-    assert not is_alive(int(pid_file.read_text()))
-
-
-async def test_the_engine_cannot_outlive_the_front(model_path: Path, tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    program = f"""
-import anyio, sys
-from tokenloom_engine.config import EngineConfig
-from tokenloom_router.config import RouterConfig
-from tokenloom_router.metrics import Metrics
-from tokenloom_router.router import Router
-
-async def main():
-    command = (sys.executable, {str(DOUBLE)!r})
-    router = Router(
-        RouterConfig(), EngineConfig(model_id={str(model_path)!r}), Metrics(),
-        engine_command=command,
-    )
-    async with router.running():
-        with open({str(pid_file)!r}, "w") as file:
-            file.write(str(router.engine_pid))
-        await anyio.sleep_forever()
-
-anyio.run(main)
-"""
-    async with await anyio.open_process([sys.executable, "-c", program]) as front:
-        await until(lambda: pid_file.exists() and bool(pid_file.read_text()), 10)
-        front.kill()
-        await front.wait()
-    pid = int(pid_file.read_text())
-    start = time.monotonic()
-    await until(lambda: not is_running(pid))
-    assert time.monotonic() - start < 2
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process runs; an orphan that ended may wait for its reaper."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    assert not is_running(pid)

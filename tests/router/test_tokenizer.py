@@ -21,8 +21,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer(model_path: Path) -> Tokenizer:
-    return Tokenizer(str(model_path / "tokenizer.json"))
+def tokenizer(tokenizer_file: Path) -> Tokenizer:
+    return Tokenizer(str(tokenizer_file))
 
 
 def test_ids_are_those_of_transformers(tokenizer: Tokenizer, model_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_spans_are_in_bytes(tokenizer: Tokenizer) -> None:
 
 
 def test_a_file_that_truncates_and_pads_does_neither_here(
-    tokenizer: Tokenizer, model_path: Path, tmp_path: Path
+    tokenizer: Tokenizer, tokenizer_file: Path, tmp_path: Path
 ) -> None:
-    backend = tokenizers.Tokenizer.from_file(str(model_path / "tokenizer.json"))
+    backend = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     backend.enable_truncation(2)
     backend.enable_padding(length=8)
     backend.save(str(tmp_path / "tokenizer.json"))

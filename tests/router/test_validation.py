@@ -136,12 +136,15 @@ async def test_many_at_once_keep_their_own(validation: Validation) -> None:
 async def test_a_client_that_leaves_does_not_wait_for_the_tokenizer(
     validation: Validation,
 ) -> None:
-    long = GenerateRequest(inputs="many words " * 200_000)
+    long = GenerateRequest(inputs="many words " * 100_000)
     start = time.monotonic()
     with anyio.move_on_after(0.01) as scope:
         await validation.validate(long)
+    left_after = time.monotonic() - start
     assert scope.cancelled_caught
-    assert time.monotonic() - start < 0.2
+    start = time.monotonic()
+    assert "Given: 200001" in await refusal(validation, long)
+    assert left_after < (time.monotonic() - start) / 2
 
 
 async def test_tokenize(validation: Validation) -> None:

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tokenloom_engine.config import EngineConfig
+from tokenloom_router import engine_process
+from tokenloom_router.config import RouterConfig
+from tokenloom_router.errors import EngineStartError
+from tokenloom_router.metrics import Metrics
+from tokenloom_router.request import GenerateRequest
+from tokenloom_router.router import Router
+
+from .conftest import RunRouter
+from .running import fails, is_running, order, pid_of, until, until_submitted
+
+PLAIN = GenerateRequest(inputs="one two three", max_new_tokens=5)
+
+
+async def test_a_program_that_does_not_exist(model_path: Path, metrics: Metrics) -> None:
+    router = Router(
+        RouterConfig(),
+        EngineConfig(model_id=str(model_path)),
+        metrics,
+        engine_command=("/nowhere/python",),
+    )
+    with pytest.raises(EngineStartError, match="engine process cannot be started"):
+        async with router.running():
+            pytest.fail("the router runs without an engine")
+
+
+async def test_the_end_stops_the_engine_and_open_streams(
+    run_router: RunRouter, metrics: Metrics
+) -> None:
+    errors: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        async with run_router() as router:
+            pid = pid_of(router)
+            tasks.start_soon(fails, router, order("hang"), errors)
+            await until_submitted(metrics, 1)
+        assert not is_running(pid)
+        assert not router.is_ready
+        assert router.engine_pid is None
+    assert errors == ["Request failed during generation: the server is shutting down"]
+
+
+async def test_an_engine_that_does_not_listen_is_killed(
+    run_router: RunRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_process, "STOP_SECONDS", 0.2)
+    async with run_router("--deaf") as router:
+        pid = pid_of(router)
+        os.kill(pid, signal.SIGSTOP)
+    assert not is_running(pid)
+
+
+async def test_a_cancelled_start_leaves_no_process(
+    model_path: Path, metrics: Metrics, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    program = (
+        f"import os, sys; open({str(pid_file)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+    )
+    router = Router(
+        RouterConfig(),
+        EngineConfig(model_id=str(model_path)),
+        metrics,
+        engine_command=(sys.executable, "-c", program),
+    )
+    async with anyio.create_task_group() as tasks:
+
+        async def start() -> None:
+            async with router.running():
+                pytest.fail("an engine that says nothing is not ready")
+
+        tasks.start_soon(start)
+        await until(lambda: pid_file.exists() and bool(pid_file.read_text()))
+        tasks.cancel_scope.cancel()
+    assert not is_running(int(pid_file.read_text()))
+
+
+async def test_the_engine_cannot_outlive_the_front(model_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("front.py")), str(model_path)]
+    async with await anyio.open_process(command, stderr=None) as front:
+        assert front.stdout is not None
+        pid = int(await front.stdout.receive())
+        assert is_running(pid)
+        front.kill()
+        await front.wait()
+        await until(lambda: not is_running(pid), 3)
