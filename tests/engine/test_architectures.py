@@ -1,0 +1,147 @@
+"""Tiny random models of many architectures: packed and paged, they say what transformers says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from tests.engine.conftest import Encode
+from tests.engine.running import run, submission
+from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.engine import Engine
+from tokenloom_engine.errors import LoadError
+
+SIZES = {
+    "vocab_size": 49152,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
+WINDOW = {"sliding_window": 24}
+GPT = {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 256}
+SERVED: dict[str, dict[str, Any]] = {
+    "llama": GROUPED,
+    "qwen2": GROUPED,
+    "qwen3": GROUPED,
+    "mistral": GROUPED | WINDOW,
+    "gemma2": GROUPED | WINDOW | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0},
+    "gemma3_text": GROUPED | WINDOW | {"query_pre_attn_scalar": 16},
+    "phi3": GROUPED,
+    "gpt2": GPT,
+    "gpt_neox": {},
+    "olmo2": GROUPED,
+    "granite": GROUPED,
+    "mixtral": GROUPED | {"num_local_experts": 4},
+    "qwen3_moe": GROUPED
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    "stablelm": GROUPED,
+    "gpt_oss": GROUPED | WINDOW | {"num_local_experts": 4},
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "mamba": {},
+    "qwen3_next": GROUPED,
+}
+PROMPTS = [
+    "The capital of France is",
+    "def fib(n):\n",
+    "Once upon a time there was a small dog",
+    "time year people " * 17,  # longer than the sliding window
+]
+
+
+@pytest.mark.parametrize("architecture", SERVED)
+def test_equals_transformers(
+    architecture: str, tmp_path: Path, model_path: Path, encode: Encode
+) -> None:
+    reference = _save(architecture, SERVED[architecture], tmp_path, model_path)
+    engine = _engine(tmp_path)
+    prompts = [encode(prompt) for prompt in PROMPTS]
+    results = run(
+        engine,
+        [submission(i, prompt, 20, ignore_eos=True) for i, prompt in enumerate(prompts)],
+        steps_between=1,
+    )
+    for i, prompt in enumerate(prompts):
+        assert results[i].ids == _generate(reference, prompt, 20)
+    assert len({id for result in results.values() for id in result.ids}) > 8, "a model that varies"
+    engine.close()
+
+
+@pytest.mark.parametrize("architecture", REFUSED)
+def test_refuses_what_it_cannot_serve(architecture: str, tmp_path: Path, model_path: Path) -> None:
+    _save(architecture, REFUSED[architecture], tmp_path, model_path)
+    with pytest.raises(LoadError, match=f"{architecture}.*cannot be served faithfully"):
+        _engine(tmp_path)
+
+
+def test_refuses_an_attention_that_differs(
+    tmp_path: Path, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model whose own attention is not what it hands over: here, one that also adds a bias."""
+    from transformers.models.llama import modeling_llama
+
+    _save("llama", GROUPED, tmp_path, model_path)
+    own = modeling_llama.eager_attention_forward
+
+    def biased(module: Any, q: Any, k: Any, v: Any, mask: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        output, weights = own(module, q, k, v, mask, **kwargs)
+        return output + v.mean(), weights
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", biased)
+    with pytest.raises(LoadError, match="packed logits differ"):
+        _engine(tmp_path)
+
+
+def _save(
+    architecture: str, sizes: dict[str, Any], folder: Path, model_path: Path
+) -> PreTrainedModel:
+    """Write a random model with the bundled model's tokenizer."""
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(architecture, **{**SIZES, **sizes})
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():  # as initialized, attention would hardly matter
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_path).save_pretrained(folder)
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    return loaded
+
+
+def _engine(folder: Path) -> Engine:
+    return Engine(
+        EngineConfig(
+            model_id=str(folder),
+            dtype="float32",
+            block_size=16,
+            max_batch_total_tokens=2048,
+            max_batch_prefill_tokens=16,
+        )
+    )
+
+
+def _generate(model: PreTrainedModel, prompt: list[int], max_new_tokens: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    output = model.generate(  # type: ignore[operator]
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    generated: list[int] = output[0, len(prompt) :].tolist()
+    return generated

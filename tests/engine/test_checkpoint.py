@@ -1,0 +1,75 @@
+"""Models that are not there or not whole: one line that says so."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from tokenloom_engine.checkpoint import keep, resolve_checkpoint
+from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.errors import LoadError
+from tokenloom_engine.model_runner import ModelRunner
+
+
+def test_a_gguf_file_is_converted_once(gguf_path: Path, model_path: Path) -> None:
+    before = (model_path / "model.safetensors").stat().st_mtime_ns
+    again = resolve_checkpoint(str(gguf_path), None, torch.bfloat16)
+    assert again.path == model_path
+    assert (model_path / "model.safetensors").stat().st_mtime_ns == before
+    config = json.loads((model_path / "config.json").read_text())
+    assert config["model_type"] == "llama" and "quantization_config" not in config
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [
+        (b"", "not a GGUF file"),
+        (b"GGML" + bytes(100), "not a GGUF file"),
+        (b"GGUF" + bytes(3), "cannot read"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + struct.pack("<Q", 2**62), "cannot read"),
+    ],
+)
+def test_a_broken_gguf_file(tmp_path: Path, contents: bytes, reason: str) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(contents)
+    with pytest.raises(LoadError, match=reason) as raised:
+        resolve_checkpoint(str(file), None, torch.bfloat16)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"no config\.json"):
+        resolve_checkpoint(str(tmp_path), None, torch.bfloat16)
+
+
+def test_a_folder_without_weights(tmp_path: Path, model_path: Path) -> None:
+    (tmp_path / "config.json").write_text((model_path / "config.json").read_text())
+    with pytest.raises(LoadError, match="cannot load the model"):
+        ModelRunner(EngineConfig(model_id=str(tmp_path)))
+
+
+def test_a_name_that_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LoadError, match="neither a folder, nor a GGUF file, nor a Hub model id"):
+        resolve_checkpoint("../no/such/model", None, torch.bfloat16)
+
+
+def test_a_length_that_does_not_fit(model_path: Path) -> None:
+    config = EngineConfig(
+        model_id=str(model_path), max_total_tokens=4096, max_batch_total_tokens=2048
+    )
+    with pytest.raises(LoadError, match="Not enough memory to handle `max_total_tokens=4096`"):
+        ModelRunner(config)
+
+
+def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    def write(target: Path) -> None:
+        (target / "part").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(tmp_path / "cache" / "model", write)
+    assert list((tmp_path / "cache").iterdir()) == []

@@ -1,0 +1,149 @@
+"""Constraints: validated, compiled once, pooled, never shared; masks that agree with the text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
+from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.spec import ConstraintSpec
+
+VOCAB_SIZE = 49152
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_file: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(tokenizer_file))
+
+
+@pytest.fixture(scope="module")
+def factory(tokenizer_file: Path) -> ConstraintFactory:
+    return ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), VOCAB_SIZE, [2])
+
+
+def test_regex_allows_its_language_alone(factory: ConstraintFactory, tokenizer: Tokenizer) -> None:
+    constraint = _constraint(factory, ConstraintSpec("regex", "[ab]+"))
+    allowed = _allowed(factory, constraint)
+    assert {tokenizer.token_to_id("a"), tokenizer.token_to_id("b")} <= allowed
+    assert all(set(tokenizer.decode([id])) <= {"a", "b"} for id in allowed)
+    assert 2 not in allowed, "nothing is not in the language"
+    assert constraint.accept_tokens([tokenizer.token_to_id("a")])
+    assert 2 in _allowed(factory, constraint)
+
+
+def test_forced_tokens_are_the_tokenizers_own(
+    factory: ConstraintFactory, tokenizer: Tokenizer
+) -> None:
+    constraint = _constraint(factory, ConstraintSpec("json_schema", SCHEMA))
+    forced = constraint.forced_tokens()
+    text = tokenizer.decode(forced)
+    assert '{"name":"'.startswith(text) and text.startswith('{"name')
+    assert tokenizer.encode('{"name":"', add_special_tokens=False).ids[: len(forced)] == forced
+    assert constraint.accept_tokens(forced)
+
+
+def test_a_complete_text_terminates_without_eos(
+    factory: ConstraintFactory, tokenizer: Tokenizer
+) -> None:
+    constraint = _constraint(factory, ConstraintSpec("regex", "yes|no"))
+    assert not constraint.is_terminated
+    assert constraint.accept_tokens(tokenizer.encode("yes").ids)
+    assert constraint.is_terminated
+
+
+def test_special_tokens_are_no_text(factory: ConstraintFactory) -> None:
+    constraint = _constraint(factory, ConstraintSpec("regex", r"(.|\n)*"))
+    assert _allowed(factory, constraint) & set(range(17)) == {2}
+
+
+def test_an_error_is_sticky_and_the_constraint_is_not_pooled(
+    factory: ConstraintFactory, tokenizer: Tokenizer
+) -> None:
+    spec = ConstraintSpec("regex", "abc+")
+    compiled = factory.compile(spec).result()
+    constraint = factory.get_constraint(compiled)
+    assert not constraint.accept_tokens(tokenizer.encode("zzz").ids)
+    assert constraint.error
+    factory.return_constraint(compiled, constraint)
+    assert factory.get_constraint(compiled) is not constraint
+
+
+def test_returned_constraints_start_anew(factory: ConstraintFactory, tokenizer: Tokenizer) -> None:
+    compiled = factory.compile(ConstraintSpec("regex", "[xy]{3}")).result()
+    first = factory.get_constraint(compiled)
+    second = factory.get_constraint(compiled)
+    assert first is not second, "never shared"
+    before = _allowed(factory, first)
+    assert first.accept_tokens([tokenizer.token_to_id("x")])
+    assert _allowed(factory, second) == before, "no state in common"
+    factory.return_constraint(compiled, first)
+    again = factory.get_constraint(compiled)
+    assert again is first
+    assert _allowed(factory, again) == before
+
+
+def test_compiles_once(factory: ConstraintFactory) -> None:
+    spec = ConstraintSpec("choice", json.dumps(["red", "green"]))
+    assert factory.compile(spec) is factory.compile(ConstraintSpec("choice", spec.value))
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (ConstraintSpec("json_schema", '{"type": "strng"}'), "strng"),
+        (ConstraintSpec("json_schema", "{"), None),
+        (ConstraintSpec("regex", "a("), None),
+        (ConstraintSpec("regex", r"(?=a)b"), None),
+        (ConstraintSpec("grammar", 'root ::= "a" ('), None),
+        (ConstraintSpec("grammar", "start: missing"), "missing"),
+        (ConstraintSpec("json_schema", '{"properties":' * 300 + "{}" + "}" * 300), None),
+        (ConstraintSpec("regex", "a" * 1_000_001), "1000001"),
+    ],
+)
+def test_a_bad_spec_is_refused_with_a_reason(
+    factory: ConstraintFactory, spec: ConstraintSpec, reason: str | None
+) -> None:
+    with pytest.raises(InvalidConstraintError, match=reason) as raised:
+        factory.validate(spec)
+    assert str(raised.value)
+    with pytest.raises(InvalidConstraintError):
+        factory.compile(spec).result()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConstraintSpec("json_schema", SCHEMA),
+        ConstraintSpec("json_object"),
+        ConstraintSpec("regex", r"\d{3}-\d{4}"),
+        ConstraintSpec("choice", '["a", "b"]'),
+        ConstraintSpec("grammar", 'root ::= "a" | "b" root'),
+        ConstraintSpec("grammar", 'start: "a" | "b" start'),
+    ],
+)
+def test_good_specs_are_accepted(factory: ConstraintFactory, spec: ConstraintSpec) -> None:
+    factory.validate(spec)
+    assert _allowed(factory, _constraint(factory, spec))
+
+
+def _constraint(factory: ConstraintFactory, spec: ConstraintSpec) -> Constraint:
+    return factory.get_constraint(factory.compile(spec).result())
+
+
+def _allowed(factory: ConstraintFactory, constraint: Constraint) -> set[int]:
+    bitmask = factory.allocate_bitmask(1)
+    factory.fill_bitmasks([(constraint, 0)], bitmask)
+    bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())

@@ -1,0 +1,68 @@
+"""Text grows without losing, doubling or splitting a character."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
+
+from tokenloom_engine.detokenizer import Detokenizer
+from tokenloom_engine.vocabulary import Vocabulary
+
+TEXTS = [
+    "The quick brown fox, jumps over 13 lazy dogs.\n\n\tIndented  twice.",
+    "你好，世界🙂👍🏽 क्षि naïve café",
+    "日本語のテキストと العربية и кириллица",
+    "def f(x):\n    return x ** 2  # comment\r\n",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_pieces_join_to_the_text(vocabulary: Vocabulary, tokenizer_file: str, text: str) -> None:
+    ids = Tokenizer.from_file(str(tokenizer_file)).encode(text, add_special_tokens=False).ids
+    detokenizer = Detokenizer(vocabulary, [])
+    pieces = [detokenizer.push(id) for id in ids]
+    assert "".join(pieces) + detokenizer.flush() == text
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_cut_gives_the_text_so_far(
+    vocabulary: Vocabulary, tokenizer_file: str, text: str
+) -> None:
+    ids = Tokenizer.from_file(str(tokenizer_file)).encode(text, add_special_tokens=False).ids
+    for end in range(1, len(ids)):
+        detokenizer = Detokenizer(vocabulary, [])
+        joined = "".join(detokenizer.push(id) for id in ids[:end])
+        assert text.startswith(joined)
+        tail = detokenizer.flush()
+        assert set(tail) <= {"\ufffd"}, "what is held is never a whole character"
+
+
+def test_special_tokens_keep_their_name_and_disturb_nothing(vocabulary: Vocabulary) -> None:
+    detokenizer = Detokenizer(vocabulary, [1])
+    assert detokenizer.push(2) == "<|im_end|>"
+    hello = vocabulary._tokenizer.encode("Hello there", add_special_tokens=False).ids
+    assert "".join(detokenizer.push(id) for id in hello) == "Hello there"
+
+
+def test_bytes_that_are_no_character_do_not_hold_the_stream_for_ever(
+    vocabulary: Vocabulary, tokenizer_file: str
+) -> None:
+    lone = Tokenizer.from_file(str(tokenizer_file)).token_to_id("ð")  # byte F0, spelt as BPE does
+    assert lone is not None
+    detokenizer = Detokenizer(vocabulary, [])
+    text = "".join(detokenizer.push(lone) for _ in range(20)) + detokenizer.flush()
+    assert text == "\ufffd" * 20
+
+
+def test_sentencepiece_words_keep_their_spaces() -> None:
+    words = {"<unk>": 0, "▁Here": 1, "▁is": 2, "▁the": 3, "▁plan": 4, "s": 5, "▁": 6}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[], unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
+    )
+    vocabulary = Vocabulary(tokenizer, frozenset())
+    detokenizer = Detokenizer(vocabulary, [1])
+    assert "".join(detokenizer.push(id) for id in [2, 3, 4, 5]) == " is the plans"
+    assert "".join(Detokenizer(vocabulary, []).push(id) for id in [1]) == "Here"

@@ -1,0 +1,146 @@
+"""Who runs, with how many tokens: budgets, order, merging, preemption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.running import submission
+from tokenloom_engine.block_manager import BlockManager
+from tokenloom_engine.messages import LogprobParams
+from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
+from tokenloom_engine.sequence import Choice, Sequence
+from tokenloom_engine.vocabulary import Vocabulary
+
+SIZE = 4
+
+
+class Bench:
+    """A scheduler whose sequences draw token 100 for ever."""
+
+    def __init__(self, vocabulary: Vocabulary, num_blocks: int = 100, **limits: Any) -> None:  # noqa: ANN401
+        self.vocabulary = vocabulary
+        self.blocks = BlockManager(num_blocks, SIZE)
+        settings = {"max_batch_prefill_tokens": 16, **limits}
+        self.scheduler = Scheduler(self.blocks, SchedulerLimits(**settings))
+        self.count = 0
+
+    def add(self, prompt_len: int) -> Sequence:
+        self.count += 1
+        prompt = [self.count * 1000 + i for i in range(prompt_len)]
+        submit = submission(self.count, prompt, 1000, logprobs=LogprobParams())
+        sequence = Sequence(submit, self.vocabulary)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> dict[int, int]:
+        """Returns the new tokens of each sequence."""
+        rows = self.scheduler.schedule()
+        for row in rows:
+            assert len(row.sequence.block_table) * SIZE >= row.end, "a block for every token"
+            self.scheduler.commit(row)
+            if row.draws:
+                row.sequence.accept(Choice(100))
+        return {row.sequence.submit.id: row.count for row in rows}
+
+
+def test_prefills_in_chunks_and_then_decodes(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary)
+    bench.add(40)
+    assert [bench.step() for _ in range(5)] == [{1: 16}, {1: 16}, {1: 8}, {1: 1}, {1: 1}]
+
+
+def test_decoding_sequences_run_in_every_step(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary)
+    bench.add(4)
+    bench.step()
+    bench.add(40)
+    assert [bench.step() for _ in range(4)] == [{1: 1, 2: 16}, {1: 1, 2: 16}, {1: 1, 2: 8}] + [
+        {1: 1, 2: 1}
+    ]
+
+
+def test_prompts_share_a_steps_budget_in_order_of_arrival(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary)
+    for length in (10, 10, 10):
+        bench.add(length)
+    assert bench.step() == {1: 10, 2: 6}
+    assert bench.step() == {1: 1, 2: 4, 3: 10}
+
+
+def test_max_batch_size_bounds_the_running(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary, max_batch_size=2)
+    first = bench.add(2)
+    bench.add(2)
+    bench.add(2)
+    assert set(bench.step()) == {1, 2}
+    bench.scheduler.remove(first)
+    assert set(bench.step()) == {2, 3}
+
+
+def test_waiting_served_ratio_holds_newcomers_back_for_max_waiting_tokens(
+    vocabulary: Vocabulary,
+) -> None:
+    bench = Bench(vocabulary, waiting_served_ratio=1.0, max_waiting_tokens=3)
+    bench.add(2)
+    bench.add(2)
+    bench.step()
+    bench.add(2)
+    sizes = [len(bench.step()) for _ in range(4)]
+    assert sizes == [2, 2, 3, 3], "one waits for two running: not before the third step"
+    bench.add(2)
+    for _ in range(2):
+        bench.add(2)
+    assert len(bench.step()) == 6, "three wait for three running: at once"
+
+
+def test_preempts_the_youngest_and_recomputes_it(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary, num_blocks=6)
+    old, young = bench.add(8), bench.add(8)
+    tokens = []
+    while bench.scheduler.num_preemptions == 0:
+        bench.step()
+        tokens.append(list(young.ids))
+    assert old in bench.scheduler.running
+    assert young in bench.scheduler.waiting and young.num_computed == 0
+    assert young.ids == tokens[-1], "its tokens stay"
+    bench.scheduler.remove(old)
+    known = len(young.ids)
+    assert bench.step()[2] <= known
+    assert young.num_computed == known, "computed again"
+    assert bench.blocks.num_free == bench.blocks.num_blocks - len(young.block_table)
+
+
+def test_a_newcomer_waits_for_blocks_and_nobody_overtakes_it(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary, num_blocks=8)
+    big = bench.add(20)
+    bench.add(20)
+    bench.add(2)
+    for _ in range(3):
+        assert set(bench.step()) == {1}
+    bench.scheduler.remove(big)
+    assert 2 in bench.step()
+
+
+def test_blocks_return_when_sequences_leave(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary)
+    sequences = [bench.add(length) for length in (3, 17, 30)]
+    for _ in range(6):
+        bench.step()
+    waiting = bench.add(5)
+    bench.scheduler.remove(waiting)
+    for sequence in sequences:
+        bench.scheduler.remove(sequence)
+    assert bench.blocks.num_free == bench.blocks.num_blocks
+    assert bench.step() == {}
+
+
+@pytest.mark.parametrize("shared", [0, 4, 12])
+def test_starts_behind_the_cached_prefix(vocabulary: Vocabulary, shared: int) -> None:
+    bench = Bench(vocabulary)
+    first = bench.add(16)
+    bench.step()
+    second = bench.add(16)
+    second.ids[:shared] = first.ids[:shared]
+    assert bench.step()[2] == 16 - shared

@@ -1,0 +1,50 @@
+"""A stop string is found wherever it ends, and only it stays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tokenloom_engine.stop_strings import StopStrings
+
+
+@pytest.mark.parametrize(
+    ("stop", "pieces", "expected"),
+    [
+        (("\n",), ["is it ", "blue?\nyes"], "is it blue?\n"),
+        (("two thr",), ["one two ", "thr", "ee"], "one two thr"),
+        (("abc",), ["ab", "abc", "d"], "ababc"),
+        (("aab",), ["a", "a", "a", "b"], "aaab"),
+        (("\n", "Carla:"), [" Carla! Hello"], None),
+        (("xyz", "b"), ["ab", "xyz"], "ab"),
+        (("long" * 200,), ["long" * 150, "long" * 60], "long" * 200),
+        ((), ["anything"], None),
+    ],
+)
+def test_text_ends_with_the_first_stop_string(
+    stop: tuple[str, ...], pieces: list[str], expected: str | None
+) -> None:
+    assert _run(stop, pieces) == expected
+
+
+def test_agrees_with_a_search_of_the_whole_text() -> None:
+    rng = random.Random(1)
+    for _ in range(2000):
+        stop = tuple(
+            "".join(rng.choices("ab", k=rng.randrange(1, 5))) for _ in range(rng.randrange(1, 4))
+        )
+        pieces = ["".join(rng.choices("abc", k=rng.randrange(0, 4))) for _ in range(12)]
+        text = "".join(pieces)
+        ends = [text.find(s) + len(s) for s in stop if s in text]
+        assert _run(stop, pieces) == (text[: min(ends)] if ends else None)
+
+
+def _run(stop: tuple[str, ...], pieces: list[str]) -> str | None:
+    strings, text = StopStrings(stop), ""
+    for piece in pieces:
+        stays = strings.cut(piece)
+        if stays is not None:
+            return text + piece[:stays]
+        text += piece
+    return None
