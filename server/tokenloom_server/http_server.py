@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from tokenloom_router.router import Router
 from tokenloom_server.listener import PortError, url
 from tokenloom_server.settings import Settings
 
+LAST_SECONDS = 10
+"""How long responses that are ended may take to reach their clients."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than proxies keep an idle connection, so that they close it and not we."""
 
@@ -38,9 +41,10 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=settings.graceful_termination_timeout,
+                timeout_graceful_shutdown=settings.graceful_termination_timeout + LAST_SECONDS,
             )
         )
+        self._is_stopping = asyncio.Event()
         self._router = router
         self._settings = settings
 
@@ -60,8 +64,14 @@ class HttpServer(uvicorn.Server):
         logger.info("Ready: %s is served at %s (documentation: %s/docs)", model_id, at, at)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, and wait for those in flight as long as they may take."""
+        """Take no more requests, and wait for those in flight."""
         seconds = self._settings.graceful_termination_timeout
         logger.info("Stopping: running requests get %d s to finish", seconds)
         self._router.drain()
+        self._is_stopping.set()
         await super().shutdown(sockets)
+
+    async def overdue(self) -> None:
+        """Return when the server was stopped and running requests have had their time."""
+        await self._is_stopping.wait()
+        await asyncio.sleep(self._settings.graceful_termination_timeout)

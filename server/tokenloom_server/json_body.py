@@ -32,17 +32,20 @@ class BodyError(HTTPException):
 class StrictJsonRequest(Request):
     """A request whose JSON is parsed strictly: no NaN, no doubled key, UTF-8 only."""
 
-    async def json(self) -> Any:  # noqa: ANN401
-        """The parsed body. Raises BodyError."""
+    async def json(self) -> dict[str, Any]:
+        """The parsed body, an object. Raises BodyError."""
         body = await self.body()
         try:
-            return json.loads(
+            value = json.loads(
                 body.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_constant
             )
         except RecursionError:
             raise BodyError(400, MALFORMED + "nested too deeply") from None
         except ValueError as error:
             raise BodyError(400, MALFORMED + _reason(error)) from None
+        if not isinstance(value, dict):
+            raise BodyError(422, WRONG_SHAPE + "expected an object")
+        return value
 
 
 class StrictJsonRoute(APIRoute):

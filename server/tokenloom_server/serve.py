@@ -53,7 +53,19 @@ def run(settings: Settings, router: Router, metrics: Metrics) -> int:
 
 
 async def _run(server: HttpServer, app: FastAPI, listener: socket.socket) -> None:
-    """Load the model, listen, and serve. SIGINT and SIGTERM end each of these in its way."""
+    """Load the model, then listen and serve, until a signal."""
+    _handle_signals(server)
+    async with app.router.lifespan_context(app):
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        overdue = asyncio.create_task(server.overdue())
+        await asyncio.wait({serving, overdue}, return_when=asyncio.FIRST_COMPLETED)
+        overdue.cancel()
+    # Without the router, the requests that still run end with an error.
+    await serving
+
+
+def _handle_signals(server: HttpServer) -> None:
+    """Let SIGINT and SIGTERM break off the loading, or stop the server in order."""
     loop = asyncio.get_running_loop()
     loading = asyncio.current_task()
     assert loading is not None, "a coroutine runs in a task"
@@ -66,8 +78,6 @@ async def _run(server: HttpServer, app: FastAPI, listener: socket.socket) -> Non
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
-    async with app.router.lifespan_context(app):
-        await server.serve(sockets=[listener])
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -46,7 +46,6 @@ class Responses:
             body.to_request(stream=True),
             _presentation(body, full_text=full_text),
             self._compute_type,
-            self._settings.graceful_termination_timeout,
         )
 
     @property
@@ -59,23 +58,21 @@ def generate_routes(router: Router, settings: Settings) -> APIRouter:
     routes = APIRouter(route_class=StrictJsonRoute, tags=["Generate"], responses=ERRORS)
     responses = Responses(router, settings)
 
-    @routes.post("/generate", response_class=WholeResponse, responses=_ok(GenerateResponseBody))
+    @routes.post("/generate", **_answers(WholeResponse, GenerateResponseBody))
     async def generate(
         body: Annotated[GenerateBody, Body(openapi_examples=GENERATE_EXAMPLES)],
     ) -> Response:
         """Generate the text that follows a prompt."""
         return responses.whole(body)
 
-    @routes.post(
-        "/generate_stream", response_class=StreamedResponse, responses=_ok(StreamEventBody)
-    )
+    @routes.post("/generate_stream", **_answers(StreamedResponse, StreamEventBody))
     async def generate_stream(
         body: Annotated[GenerateBody, Body(openapi_examples=STREAM_EXAMPLES)],
     ) -> Response:
         """Generate, and send each token as a server-sent event."""
         return responses.streamed(body)
 
-    @routes.post("/", response_class=WholeResponse, responses=_ok(list[GenerateResponseBody]))
+    @routes.post("/", **_answers(WholeResponse, list[GenerateResponseBody]))
     async def compat_generate(
         body: Annotated[CompatGenerateBody, Body(openapi_examples=COMPAT_EXAMPLES)],
     ) -> Response:
@@ -98,5 +95,10 @@ def _presentation(body: GenerateBody, *, full_text: bool, as_list: bool = False)
     )
 
 
-def _ok(model: object) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": model}}
+def _answers(response_class: type[Response], model: object) -> dict[str, Any]:
+    """What the documentation says of a route's answer."""
+    return {
+        "response_class": response_class,
+        "status_code": 200,
+        "responses": {200: {"model": model}},
+    }

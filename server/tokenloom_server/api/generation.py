@@ -26,6 +26,8 @@ from tokenloom_server.api.stream_events import StreamEvents
 from tokenloom_server.disconnect import cancelled_on_disconnect, never_disconnected
 
 KEEP_ALIVE_SECONDS = 15
+FOREVER_SECONDS = 1e9
+"""Streams do not end by themselves when the server is told to stop: the server decides when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,8 @@ class Presentation:
     """Whether a whole response comes as the one element of a list."""
 
 
-class WholeResponse(Response):
-    """Generates, then sends one JSON body."""
-
-    media_type = "application/json"
+class GenerationResponse(Response):
+    """A response that generates while it is sent."""
 
     def __init__(
         self, router: Router, request: GenerateRequest, shown: Presentation, compute_type: str
@@ -52,6 +52,12 @@ class WholeResponse(Response):
         self._request = request
         self._shown = shown
         self._compute_type = compute_type
+
+
+class WholeResponse(GenerationResponse):
+    """Generates, then sends one JSON body."""
+
+    media_type = "application/json"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with cancelled_on_disconnect(receive):
@@ -66,29 +72,13 @@ class WholeResponse(Response):
             await answer(scope, receive, send)
 
 
-class StreamedResponse(Response):
+class StreamedResponse(GenerationResponse):
     """Sends the tokens of each step as events, in one write.
 
     What goes wrong before the first token is raised and so gets its real HTTP status.
     """
 
     media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        router: Router,
-        request: GenerateRequest,
-        shown: Presentation,
-        compute_type: str,
-        grace_seconds: float,
-    ) -> None:
-        """`grace_seconds`: how long it may go on when the server stops."""
-        super().__init__()
-        self._router = router
-        self._request = request
-        self._shown = shown
-        self._compute_type = compute_type
-        self._grace_seconds = grace_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with (
@@ -115,7 +105,7 @@ class StreamedResponse(Response):
             },
             ping=KEEP_ALIVE_SECONDS,
             ping_message_factory=_keep_alive,
-            shutdown_grace_period=self._grace_seconds,
+            shutdown_grace_period=FOREVER_SECONDS,
         )
 
 

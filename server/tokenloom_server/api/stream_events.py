@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from typing import NotRequired
 
 import msgspec
+from anyio.lowlevel import checkpoint
 from typing_extensions import TypedDict
 
 from tokenloom_engine.messages import Finish, FinishReason, SequenceOutput, Token
@@ -14,6 +15,8 @@ from tokenloom_router.request import ValidRequest
 from tokenloom_server.api.generate_response import TokenBody, token_body
 from tokenloom_server.errors import error_body, json_error
 
+FAIR_TOKENS = 8
+"""A stream with many outputs waiting gives way to the other streams after so many tokens."""
 INCOMPLETE = json_error("Incomplete generation stream", "incomplete_generation_stream")
 
 
@@ -56,6 +59,8 @@ class StreamEvents:
         try:
             async for output in others:
                 yield self._chunk(output)
+                if self._index % FAIR_TOKENS == 0:
+                    await checkpoint()
         except IncompleteGenerationError:
             yield _event(INCOMPLETE)
         except RequestError as error:

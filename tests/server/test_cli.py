@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tokenloom_server.cli import main
+from tokenloom_server.settings import Settings
+
+ISSUE_FLAGS = [
+    "model-id",
+    "revision",
+    "dtype",
+    "port",
+    "hostname",
+    "max-concurrent-requests",
+    "max-input-tokens",
+    "max-total-tokens",
+    "max-batch-prefill-tokens",
+    "max-batch-total-tokens",
+    "max-batch-size",
+    "max-waiting-tokens",
+    "waiting-served-ratio",
+    "max-best-of",
+    "max-stop-sequences",
+    "max-top-n-tokens",
+    "validation-workers",
+    "trust-remote-code",
+    "disable-grammar-support",
+    "json-output",
+    "cors-allow-origin",
+    "api-key",
+    "payload-limit",
+    "graceful-termination-timeout",
+]
+
+
+def run_main(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_help_shows_every_flag_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("serve", "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name, field in Settings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert f"[{name.upper()}]" in text
+        assert isinstance(field.json_schema_extra, dict)
+        assert f"{field.json_schema_extra['group']}:" in text
+        assert field.description
+    assert "(default: 3000) [PORT]" in text
+    assert "(default: 0.0) [WAITING_SERVED_RATIO]" in text
+    assert all(f"--{flag} " in text for flag in ISSUE_FLAGS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("--version") == 0
+    assert capsys.readouterr().out.startswith("tokenloom ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--prot", "1"], "unrecognized arguments: --prot 1"),
+        (["serve", "--por", "1"], "unrecognized arguments: --por 1"),
+        (["serve", "--port"], "argument --port: expected one argument"),
+        (["serve", "--port", "x"], "`port` must be an integer, not 'x'"),
+        (["serve", "--max-batch-size", "0"], "`max_batch_size` must be > 0"),
+        (
+            ["serve", "--max-input-tokens", "9", "--max-total-tokens", "9"],
+            "`max_input_tokens` must be < `max_total_tokens`",
+        ),
+        (["serve", "--trust-remote-code=1"], "ignored explicit argument '1'"),
+        (["frobnicate"], "invalid choice: 'frobnicate'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run_main(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("tokenloom")
+    assert message in line
+
+
+def test_a_wrong_variable_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAX_TOTAL_TOKENS", "many")
+    assert run_main("serve") == 2
+    assert "(--max-total-tokens, MAX_TOTAL_TOKENS)" in capsys.readouterr().err
+
+
+def test_settings_are_read_before_anything_heavy_is_imported() -> None:
+    program = (
+        "import sys; from tokenloom_server.cli import main; status = main(['serve'])\n"
+        "heavy = {'torch', 'transformers', 'fastapi', 'uvicorn'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else status)"
+    )
+    environment = {**os.environ, "PORT": "none"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        "tokenloom serve: error: `port` must be an integer, not 'none' (--port, PORT)\n"
+    )
+
+
+def test_the_front_never_imports_torch() -> None:
+    program = (
+        "import sys, tokenloom_server.cli, tokenloom_server.serve\n"
+        "sys.exit(' '.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

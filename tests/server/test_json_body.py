@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+
+JSON = {"content-type": "application/json"}
+MALFORMED = "Failed to parse the request body as JSON: "
+WRONG_SHAPE = "Failed to deserialize the JSON body into the target type: "
+GENERATING = ["/generate", "/generate_stream", "/"]
+
+
+def post(client: httpx.Client, body: bytes | str, path: str = "/generate") -> tuple[int, str]:
+    response = client.post(path, content=body, headers=JSON)
+    if response.status_code != 200:
+        assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    return response.status_code, response.text
+
+
+def parameters(text: str) -> str:
+    return '{"inputs": "a", "parameters": {' + text + "}}"
+
+
+@pytest.mark.parametrize("path", [*GENERATING, "/tokenize"])
+def test_another_content_type(client: httpx.Client, path: str) -> None:
+    for headers in ({}, {"content-type": "text/plain"}, {"content-type": "application/xml"}):
+        response = client.post(path, content=b'{"inputs": "a"}', headers=headers)
+        assert response.status_code == 415
+        assert response.text == "Expected request with `Content-Type: application/json`"
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/problem+json"])
+def test_kinds_of_json(client: httpx.Client, kind: str) -> None:
+    response = client.post("/tokenize", content=b'{"inputs": "a"}', headers={"content-type": kind})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"{:", "Expecting property name enclosed in double quotes at line 1 column 2"),
+        (b'{"inputs":\n"a",}', "Illegal trailing comma before end of object at line 2 column 4"),
+        (b'{"inputs": "a"} x', "Extra data at line 1 column 17"),
+        (b"[" * 100_000, "nested too deeply"),
+        ('{"inputs": "文件"}'.encode("gbk"), "not UTF-8 at byte 12"),
+        ('{"inputs": "a"}'.encode("utf-16"), "not UTF-8 at byte 0"),
+        (b'{"inputs": "a\nb"}', "Invalid control character"),
+        (parameters('"seed": ' + "9" * 5000).encode(), "Exceeds the limit (4300 digits)"),
+    ],
+)
+def test_what_is_no_json(client: httpx.Client, body: bytes, reason: str) -> None:
+    status, text = post(client, body)
+    assert status == 400
+    assert text.startswith(MALFORMED)
+    if "trailing comma" not in reason:  # its wording depends on Python's version
+        assert reason in text
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "seed", "stop"])
+def test_words_that_json_lacks(client: httpx.Client, field: str, word: str) -> None:
+    assert post(client, parameters(f'"{field}": {word}')) == (400, f"{MALFORMED}{word} is not JSON")
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400"])
+@pytest.mark.parametrize(
+    "field",
+    ["temperature", "repetition_penalty", "frequency_penalty", "top_p", "typical_p", "top_k"],
+)
+def test_numbers_beyond_all_bounds(client: httpx.Client, field: str, number: str) -> None:
+    status, text = post(client, parameters(f'"{field}": {number}'))
+    assert status == 422
+    assert text.startswith(f"{WRONG_SHAPE}parameters.{field}: Input should be a ")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("{}", "missing field `inputs`"),
+        ("[]", "expected an object"),
+        ("null", "expected an object"),
+        ("3", "expected an object"),
+        ('{"inputs": 1}', "inputs: Input should be a valid string"),
+        ('{"inputs": null}', "inputs: Input should be a valid string"),
+        ('{"inputs": "a", "stop": ["b"]}', "unknown field `stop`"),
+        ('{"inputs": "a", "inputs": "b"}', "duplicate field `inputs`"),
+        ('{"inputs": "a", "parameters": null}', "parameters: Input should be a valid dictionary"),
+        (parameters('"stop_sequences": []'), "parameters: unknown field `stop_sequences`"),
+        (parameters('"top_k": 1, "top_k": 2'), "duplicate field `top_k`"),
+        (parameters('"top_k": "5"'), "parameters.top_k: Input should be a valid integer"),
+        (parameters('"top_k": 5.5'), "parameters.top_k: Input should be a valid integer"),
+        (parameters('"top_k": true'), "parameters.top_k: Input should be a valid integer"),
+        (parameters('"temperature": true'), "parameters.temperature: Input should be a valid num"),
+        (parameters('"max_new_tokens": -1'), "parameters.max_new_tokens: Input should be greater"),
+        (parameters('"do_sample": null'), "parameters.do_sample: Input should be a valid boolean"),
+        (parameters('"do_sample": "true"'), "parameters.do_sample: Input should be a valid bool"),
+        (parameters('"stop": "b"'), "parameters.stop: Input should be a valid list"),
+        (parameters('"stop": [1]'), "parameters.stop.0: Input should be a valid string"),
+        (parameters('"grammar": {"type": "regex"}'), "parameters.grammar.regex: missing field"),
+        (parameters('"grammar": {"type": "ebnf"}'), "parameters.grammar: Input tag 'ebnf'"),
+        (parameters('"grammar": {}'), "parameters.grammar: Unable to extract tag"),
+        ('{"\\ud800": 1, "inputs": "a"}', "Input should be a valid string"),
+    ],
+)
+def test_json_of_the_wrong_shape(client: httpx.Client, body: str, reason: str) -> None:
+    status, text = post(client, body)
+    assert status == 422
+    assert text.startswith(WRONG_SHAPE + reason)
+
+
+@pytest.mark.parametrize("path", GENERATING)
+def test_every_route_reads_alike(client: httpx.Client, path: str) -> None:
+    assert post(client, "{}", path) == (422, f"{WRONG_SHAPE}missing field `inputs`")
+    assert post(client, "{", path)[0] == 400
+
+
+def test_a_long_name_is_not_said_in_full(client: httpx.Client) -> None:
+    status, text = post(client, '{"inputs": "a", "' + "x" * 100_000 + '": 1}')
+    assert (status, len(text)) == (422, 500)
+
+
+def test_text_that_is_no_unicode(client: httpx.Client) -> None:
+    half = '"\\ud800"'
+    for path, body in [
+        ("/tokenize", f'{{"inputs": {half}}}'),
+        ("/generate", f'{{"inputs": {half}}}'),
+        ("/generate_stream", parameters(f'"stop": [{half}]')),
+        ("/generate", parameters(f'"grammar": {{"type": "regex", "value": {half}}}')),
+        ("/generate", parameters(f'"grammar": {{"type": "json", "value": {{{half}: {half}}}}}')),
+    ]:
+        response = client.post(path, content=body, headers=JSON)
+        assert response.status_code == 422
+        assert response.json()["error_type"] == "validation"
+
+
+def test_null_where_it_means_the_default(client: httpx.Client) -> None:
+    fields = [
+        "best_of",
+        "temperature",
+        "repetition_penalty",
+        "frequency_penalty",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "return_full_text",
+        "truncate",
+        "seed",
+        "top_n_tokens",
+        "grammar",
+        "adapter_id",
+    ]
+    nulls = ", ".join(f'"{field}": null' for field in fields)
+    assert post(client, parameters(f'{nulls}, "max_new_tokens": 1'))[0] == 200
+
+
+def test_unknown_paths_and_verbs_have_no_body(client: httpx.Client) -> None:
+    assert (client.get("/nothing").status_code, client.get("/nothing").content) == (404, b"")
+    assert client.post("/generate/", json={"inputs": "a"}).status_code == 404
+    response = client.get("/generate")
+    assert (response.status_code, response.content) == (405, b"")
+    assert response.headers["allow"] == "POST"

@@ -1,0 +1,151 @@
+"""Start and end of the server, as its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STREAM = {"inputs": "a", "parameters": {"max_new_tokens": 300}}
+LONG_STREAM = {"inputs": "a", "parameters": {"max_new_tokens": 2000}}
+
+
+@contextmanager
+def started(tokenizer_file: Path, **given: str) -> Iterator[subprocess.Popen[str]]:
+    """A server process with these settings."""
+    variables = {"MODEL_ID": "scripted", "HOSTNAME": "127.0.0.1", "PORT": "0"}
+    variables |= {name.upper(): value for name, value in given.items()}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.server.serve_scripted", str(tokenizer_file)],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """Its address, once it says that it is ready."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"Ready: scripted is served at (http://127\.0\.0\.1:\d+)", line):
+            return found[1]
+    raise AssertionError("the server ended before it was ready")
+
+
+def rest(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit status, and what it still wrote."""
+    _, written = process.communicate(timeout=10)
+    return process.returncode, written
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(tokenizer_file: Path, number: signal.Signals) -> None:
+    with started(tokenizer_file) as process:
+        url = url_of(process)
+        assert httpx.get(f"{url}/health").status_code == 200
+        process.send_signal(number)
+        status, written = rest(process)
+    assert status == 0
+    assert "Stopping: running requests get 90 s to finish" in written
+    assert "Traceback" not in written
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health")
+
+
+def test_running_requests_finish_first(tokenizer_file: Path) -> None:
+    with started(tokenizer_file) as process, httpx.Client(base_url=url_of(process)) as client:
+        with client.stream("POST", "/generate_stream", json=STREAM) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"{client.base_url}/health")
+            *_, last = (json.loads(line[6:]) for line in lines if line)
+        assert last["index"] == 300
+        assert last["generated_text"]
+        status, written = rest(process)
+    assert (status, "Traceback" in written) == (0, False)
+
+
+def test_they_end_with_an_error_after_the_timeout(tokenizer_file: Path) -> None:
+    with started(tokenizer_file, graceful_termination_timeout="1") as process:
+        url = url_of(process)
+        with (
+            ThreadPoolExecutor() as threads,
+            httpx.Client(base_url=url) as client,
+            client.stream("POST", "/generate_stream", json=LONG_STREAM) as streamed,
+        ):
+            whole = threads.submit(httpx.post, f"{url}/generate", json=LONG_STREAM)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            stopped_at = time.monotonic()
+            *_, last = (json.loads(line[6:]) for line in streamed.iter_lines() if line)
+        status, written = rest(process)
+        assert time.monotonic() - stopped_at < 5
+    error = {
+        "error": "Request failed during generation: the server is shutting down",
+        "error_type": "generation",
+    }
+    assert last == error
+    assert (whole.result().status_code, whole.result().json()) == (424, error)
+    assert (status, "Traceback" in written) == (0, False)
+
+
+def test_a_port_that_is_taken_is_found_before_anything_is_loaded(tokenizer_file: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        with started(tokenizer_file, model_id="endless", port=port) as process:
+            status, written = rest(process)
+    assert status == 1
+    (line,) = written.splitlines()
+    assert line.endswith(f"cannot listen on 127.0.0.1 port {port}: Address already in use")
+
+
+def test_an_engine_that_cannot_start_is_one_line(tokenizer_file: Path) -> None:
+    with started(tokenizer_file, model_id="broken") as process:
+        status, written = rest(process)
+    assert status == 1
+    (line,) = written.splitlines()
+    assert line.endswith("the model is broken")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_loading_can_be_broken_off(tokenizer_file: Path, number: signal.Signals) -> None:
+    with started(tokenizer_file, model_id="endless") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "loading\n"
+        process.send_signal(number)
+        status, written = rest(process)
+    assert status == 0
+    (line,) = written.splitlines()
+    assert line.endswith("Stopped before the model was loaded")
+
+
+def test_logs_can_be_json(tokenizer_file: Path) -> None:
+    with started(tokenizer_file, json_output="1") as process:
+        assert process.stderr is not None
+        ready = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        _, written = rest(process)
+    records = [json.loads(line) for line in (ready, *written.splitlines())]
+    assert [record["message"].split(":")[0] for record in records] == ["Ready", "Stopping"]
+    assert {record["level"] for record in records} == {"INFO"}

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tokenloom_server.configs import engine_config, router_config
+from tokenloom_server.settings import Settings, ignored_hostname
+from tokenloom_server.settings_error import one_line
+
+TGI_DEFAULTS = {
+    "revision": None,
+    "validation_workers": 2,
+    "trust_remote_code": False,
+    "max_concurrent_requests": 128,
+    "max_best_of": 2,
+    "max_stop_sequences": 4,
+    "max_top_n_tokens": 5,
+    "max_input_tokens": None,
+    "max_total_tokens": None,
+    "max_batch_prefill_tokens": None,
+    "max_batch_total_tokens": None,
+    "max_waiting_tokens": 20,
+    "max_batch_size": None,
+    "hostname": "0.0.0.0",
+    "port": 3000,
+    "json_output": False,
+    "cors_allow_origin": (),
+    "api_key": None,
+    "disable_grammar_support": False,
+    "payload_limit": 2_000_000,
+    "graceful_termination_timeout": 90,
+}
+
+
+@pytest.fixture(autouse=True)
+def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def flags(**given: object) -> dict[str, Any]:
+    """As they come from the command line: text."""
+    return given
+
+
+def test_the_defaults_are_tgis() -> None:
+    settings = Settings()
+    assert {name: getattr(settings, name) for name in TGI_DEFAULTS} == TGI_DEFAULTS
+
+
+def test_a_variable_sets_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_BATCH_TOTAL_TOKENS", "4096")
+    monkeypatch.setenv("MODEL_ID", "some/model")
+    monkeypatch.setenv("WAITING_SERVED_RATIO", "0.3")
+    monkeypatch.setenv("DTYPE", "float32")
+    settings = Settings()
+    assert settings.max_batch_total_tokens == 4096
+    assert settings.model_id == "some/model"
+    assert settings.waiting_served_ratio == 0.3
+    assert settings.dtype == "float32"
+
+
+def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "4000")
+    assert Settings().port == 4000
+    assert Settings(**flags(port="5000")).port == 5000
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "")
+    monkeypatch.setenv("API_KEY", "")
+    monkeypatch.setenv("TRUST_REMOTE_CODE", "")
+    settings = Settings()
+    assert (settings.port, settings.api_key, settings.trust_remote_code) == (3000, None, False)
+
+
+@pytest.mark.parametrize("value", ["n", "no", "f", "false", "off", "0", "False", "OFF"])
+def test_words_for_off(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("JSON_OUTPUT", value)
+    assert not Settings().json_output
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes", "on", "whatever"])
+def test_any_other_word_is_on(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("JSON_OUTPUT", value)
+    assert Settings().json_output
+
+
+def test_origins_are_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORS_ALLOW_ORIGIN", "http://a, http://b")
+    assert Settings().cors_allow_origin == ("http://a", "http://b")
+    given = flags(cors_allow_origin=["http://c", "http://d,http://e"])
+    assert Settings(**given).cors_allow_origin == ("http://c", "http://d", "http://e")
+
+
+def test_a_hostname_that_is_a_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTNAME", "3f2a91c0d1e2")
+    assert Settings().hostname == "0.0.0.0"
+    assert ignored_hostname() == "3f2a91c0d1e2"
+    monkeypatch.setenv("HOSTNAME", "127.0.0.1")
+    assert Settings().hostname == "127.0.0.1"
+    assert ignored_hostname() is None
+    assert Settings(hostname="::1").hostname == "::1"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"validation_workers": "0"}, "`validation_workers` must be > 0"),
+        ({"max_batch_size": "0"}, "`max_batch_size` must be > 0"),
+        (
+            {"max_input_tokens": "8", "max_total_tokens": "8"},
+            "`max_input_tokens` must be < `max_total_tokens`",
+        ),
+        (
+            {"max_batch_prefill_tokens": "9", "max_batch_total_tokens": "8"},
+            "`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
+        ),
+        (
+            {"max_total_tokens": "9", "max_batch_total_tokens": "8"},
+            "`max_total_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
+        ),
+        ({"port": "70000"}, "`port` must be <= 65535 (--port, PORT)"),
+        ({"port": "http"}, "`port` must be an integer, not 'http' (--port, PORT)"),
+        ({"max_concurrent_requests": "1.5"}, "`max_concurrent_requests` must be an integer"),
+        ({"waiting_served_ratio": "nan"}, "`waiting_served_ratio` must be finite, not 'nan'"),
+        ({"waiting_served_ratio": "much"}, "`waiting_served_ratio` must be a number, not 'much'"),
+        ({"dtype": "int3"}, "`dtype` must be 'auto', 'bfloat16', 'float16' or 'float32'"),
+        ({"hostname": "a.b"}, "`hostname` must be an IP address, not 'a.b' (--hostname, HOSTNAME)"),
+        ({"port": "a\nb"}, "`port` must be an integer, not 'a\\nb' (--port, PORT)"),
+    ],
+)
+def test_what_is_wrong_fits_in_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings(**given)
+    line = one_line(raised.value)
+    assert line.startswith(message)
+    assert "\n" not in line
+
+
+def test_all_wrong_settings_are_named() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings(**flags(port="-1", max_best_of="x"))
+    line = one_line(raised.value)
+    assert "`port` must be >= 0" in line
+    assert "`max_best_of` must be an integer" in line
+
+
+def test_every_setting_reaches_the_engine_or_the_router() -> None:
+    given: dict[str, Any] = {
+        "model_id": "m",
+        "revision": "r",
+        "dtype": "float16",
+        "trust_remote_code": "1",
+        "max_concurrent_requests": "3",
+        "max_best_of": "4",
+        "max_stop_sequences": "5",
+        "max_top_n_tokens": "6",
+        "max_input_tokens": "7",
+        "max_total_tokens": "8",
+        "validation_workers": "9",
+        "max_batch_prefill_tokens": "10",
+        "max_batch_total_tokens": "11",
+        "max_batch_size": "12",
+        "max_waiting_tokens": "13",
+        "waiting_served_ratio": "1.4",
+        "disable_prefix_caching": "1",
+        "block_size": "15",
+        "device": "cpu",
+        "attention": "sdpa",
+        "num_threads": "16",
+        "disable_grammar_support": "1",
+        "disable_forced_tokens": "1",
+        "json_output": "1",
+    }
+    settings = Settings(**given)
+    engine, router = engine_config(settings), router_config(settings)
+    assert (engine.model_id, engine.revision, engine.dtype) == ("m", "r", "float16")
+    assert engine.trust_remote_code
+    assert (engine.device, engine.attention, engine.num_threads) == ("cpu", "sdpa", 16)
+    assert (engine.max_batch_prefill_tokens, engine.max_batch_total_tokens) == (10, 11)
+    assert (engine.max_batch_size, engine.max_waiting_tokens) == (12, 13)
+    assert (engine.waiting_served_ratio, engine.block_size) == (1.4, 15)
+    assert (engine.max_total_tokens, engine.prefix_caching) == (8, False)
+    assert engine.json_output
+    assert (router.max_concurrent_requests, router.max_best_of) == (3, 4)
+    assert (router.max_stop_sequences, router.max_top_n_tokens) == (5, 6)
+    assert (router.max_input_tokens, router.max_total_tokens) == (7, 8)
+    assert router.validation_workers == 9
+    assert router.disable_grammar_support
+    assert router.disable_forced_tokens
