@@ -34,7 +34,7 @@ def server(tokenizer_file: Path) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def client(server: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url) as client:
         yield client
