@@ -4,6 +4,8 @@ Run as `engine_double.py [FLAG...] ADDRESS CONFIG_JSON`. It answers each `Submit
 the prompt, one a step. The first stop string may be an order:
 
 - `hang`: never answer; `slow`: never end; `flood`: go on past `max_new_tokens`
+- `late`: never end, and send one more output after the abort
+- `burst`: send all but the last output at once, and exit
 - `err`: fail the sequence; `kill`: die by SIGKILL; `garbage`: send what cannot be read;
   `fatal`: say that it cannot go on
 - `aborted`: the tokens' text is a list of all ids aborted so far
@@ -145,6 +147,9 @@ class Double:
                     self._rows[submit.id] = Row(submit)
                 case Abort(id):
                     self._aborted.append(id)
+                    row = self._rows.get(id)
+                    if row is not None and row.order == "late":
+                        self.send(StepOutputs([self._token(id, row)], EngineStats(running=1)))
                     self._rows.pop(id, None)
 
     def _outputs(self, id: int, row: Row) -> list[SequenceOutput]:
@@ -162,9 +167,18 @@ class Double:
             case "err" if row.num_tokens == 2:
                 del self._rows[id]
                 return [SequenceOutput(id, error="the double was told to fail")]
+            case "burst":
+                self._burst(id, row)
             case "flood":
                 return [self._token(id, row) for _ in range(50)]
         return [self._token(id, row)]
+
+    def _burst(self, id: int, row: Row) -> None:
+        for _ in range(row.submit.stopping.max_new_tokens - 1):
+            self.send(StepOutputs([self._token(id, row)], EngineStats()))
+        self._socket.close()
+        zmq.Context.instance().term()
+        os._exit(4)
 
     def _token(self, id: int, row: Row) -> SequenceOutput:
         submit = row.submit
@@ -176,7 +190,11 @@ class Double:
         )
         row.num_tokens += 1
         finish = None
-        if row.num_tokens == submit.stopping.max_new_tokens and row.order not in ("slow", "flood"):
+        if row.num_tokens == submit.stopping.max_new_tokens and row.order not in (
+            "slow",
+            "late",
+            "flood",
+        ):
             finish = Finish("length", text * row.num_tokens, row.num_tokens, 0)
             del self._rows[id]
         return SequenceOutput(id, [token], started_at=started_at, finish=finish)

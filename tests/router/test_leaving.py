@@ -133,9 +133,9 @@ async def test_gauges_fall_when_the_last_client_leaves(
     run_router: RunRouter, metrics: Metrics
 ) -> None:
     async with run_router() as router:
-        async with router.stream(order("slow")) as stream:
+        async with router.stream(order("late")) as stream:
             await anext(stream)
             assert samples(metrics)["tgi_batch_current_size"] == 1
         assert samples(metrics)["tgi_batch_current_size"] == 0
-        await anyio.sleep(0.02)  # for the outputs of a step that ran meanwhile
+        await anyio.sleep(0.05)  # until the outputs of a step that ran meanwhile have come
         assert samples(metrics)["tgi_batch_current_size"] == 0

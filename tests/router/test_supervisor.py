@@ -77,6 +77,15 @@ async def test_outputs_before_the_end_are_delivered(
         assert first.id == 1
 
 
+async def test_the_last_words_of_an_engine_are_heard(run_router: RunRouter) -> None:
+    async with run_router() as router, router.stream(order("burst", max_new_tokens=500)) as stream:
+        num_outputs = 0
+        with pytest.raises(GenerationError, match="exit code 4"):
+            async for _ in stream:
+                num_outputs += 1
+        assert num_outputs == 499
+
+
 async def test_a_later_engine_gets_the_limits_of_the_first(run_router: RunRouter) -> None:
     async with run_router() as router:
         before = router.model
