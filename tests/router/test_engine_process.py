@@ -84,9 +84,13 @@ async def test_a_cancelled_start_leaves_no_process(
     assert not is_running(int(pid_file.read_text()))
 
 
-async def test_the_engine_cannot_outlive_the_front(model_path: Path) -> None:
+async def test_the_engine_cannot_outlive_the_front(
+    model_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     command = [sys.executable, str(Path(__file__).with_name("front.py")), str(model_path)]
-    async with await anyio.open_process(command, stderr=None) as front:
+    # a killed front leaves its socket's folder behind; socket paths must be short
+    environment = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("front"))}
+    async with await anyio.open_process(command, stderr=None, env=environment) as front:
         assert front.stdout is not None
         pid = int(await front.stdout.receive())
         assert is_running(pid)
