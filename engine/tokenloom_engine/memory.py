@@ -7,9 +7,14 @@ from pathlib import Path
 import psutil
 import torch
 
-CPU_SHARE = 0.4
+CPU_SHARE = 0.25
 CUDA_SHARE = 0.9
 CGROUP = Path("/sys/fs/cgroup")
+CGROUP_FILES = (
+    (CGROUP / "memory.max", CGROUP / "memory.current"),
+    (CGROUP / "memory/memory.limit_in_bytes", CGROUP / "memory/memory.usage_in_bytes"),
+)
+"""Limit and usage, of version 2 and of version 1."""
 
 
 def memory_for_kv_cache(device: torch.device) -> int:
@@ -22,9 +27,12 @@ def memory_for_kv_cache(device: torch.device) -> int:
 
 def _cgroup_headroom() -> float:
     """What a container's limit leaves; infinite without one."""
-    try:
-        limit = (CGROUP / "memory.max").read_text().strip()
-        used = int((CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return float("inf")
-    return float("inf") if limit == "max" else max(0, int(limit) - used)
+    for limit_file, usage_file in CGROUP_FILES:
+        try:
+            limit = limit_file.read_text().strip()
+            used = int(usage_file.read_text())
+        except (OSError, ValueError):
+            continue
+        # Version 2 says "max" for none, version 1 a number beyond any memory.
+        return float("inf") if limit == "max" else max(0, int(limit) - used)
+    return float("inf")

@@ -109,7 +109,9 @@ def _save(
     """Write a random model with the bundled model's tokenizer."""
     torch.manual_seed(1)
     config = AutoConfig.for_model(architecture, **{**SIZES, **sizes})
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, dtype=torch.float32
+    )
     with torch.no_grad():  # as initialized, attention would hardly matter
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -39,7 +39,7 @@ def test_regex_allows_its_language_alone(factory: ConstraintFactory, tokenizer: 
     assert {tokenizer.token_to_id("a"), tokenizer.token_to_id("b")} <= allowed
     assert all(set(tokenizer.decode([id])) <= {"a", "b"} for id in allowed)
     assert 2 not in allowed, "nothing is not in the language"
-    assert constraint.accept_tokens([tokenizer.token_to_id("a")])
+    assert constraint.accept_tokens(tokenizer.encode("a").ids)
     assert 2 in _allowed(factory, constraint)
 
 
@@ -86,7 +86,7 @@ def test_returned_constraints_start_anew(factory: ConstraintFactory, tokenizer: 
     second = factory.get_constraint(compiled)
     assert first is not second, "never shared"
     before = _allowed(factory, first)
-    assert first.accept_tokens([tokenizer.token_to_id("x")])
+    assert first.accept_tokens(tokenizer.encode("x").ids)
     assert _allowed(factory, second) == before, "no state in common"
     factory.return_constraint(compiled, first)
     again = factory.get_constraint(compiled)

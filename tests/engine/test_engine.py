@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import jsonschema
 import pytest
@@ -12,7 +13,7 @@ from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import Result, run, submission
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.engine import Engine
-from tokenloom_engine.messages import EngineStats, LogprobParams
+from tokenloom_engine.messages import EngineStats, LogprobParams, Submit
 
 STORY = "Once upon a time there was a small town"
 SCHEMA = {
@@ -135,8 +136,8 @@ def test_preempted_sequences_say_the_same(make_engine: MakeEngine, encode: Encod
 def test_preemption_keeps_seeded_draws_and_constraints(
     make_engine: MakeEngine, encode: Encode
 ) -> None:
-    def submits() -> list:  # type: ignore[type-arg]
-        drawn = {"greedy": False, "temperature": 1.0, "seed": 9}
+    def submits() -> list[Submit]:
+        drawn: dict[str, Any] = {"greedy": False, "temperature": 1.0, "seed": 9}
         return [
             submission(0, encode(STORY), 60, **drawn),
             submission(1, encode("A person: "), 60, constraint=JSON, **drawn),

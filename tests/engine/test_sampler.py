@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from tests.engine.running import submission
 from tokenloom_engine.batch import Row
@@ -24,9 +25,10 @@ def logits() -> torch.Tensor:
     return torch.randn(V, generator=torch.Generator().manual_seed(3)) * 2
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     exp = np.exp(scores - scores[np.isfinite(scores)].max())
-    return exp / exp.sum()  # type: ignore[no-any-return]
+    probs: NDArray[np.float64] = exp / exp.sum()
+    return probs
 
 
 def expected(
@@ -35,7 +37,7 @@ def expected(
     top_k: int = 0,
     top_p: float = 1.0,
     typical_p: float = 1.0,
-) -> np.ndarray:  # type: ignore[type-arg]
+) -> NDArray[np.float64]:
     """The distribution, straight from the definitions, in float64."""
     scores = logits.double().numpy() / temperature
     if top_k:

@@ -1,0 +1,96 @@
+"""The main oracle: whatever else runs, a greedy request says what transformers' generate says."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.integration.prompts import mixed_prompts
+from tests.integration.serving import Json, client, generate, serve, token_ids
+
+NEW_TOKENS = 32
+PROMPTS = mixed_prompts(32, longest=110)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "full_name": {"type": "string", "maxLength": 24},
+        "age_in_years": {"type": "integer", "minimum": 0, "maximum": 120},
+        "is_active_member": {"type": "boolean"},
+    },
+    "required": ["full_name", "age_in_years", "is_active_member"],
+    "additionalProperties": False,
+}
+SMALL = ("--block-size", "16", "--max-total-tokens", "288", "--max-batch-total-tokens", "576")
+CASES = {
+    "at_once": ((), 0.0),
+    "staggered": (("--disable-prefix-caching", "--max-batch-prefill-tokens", "16"), 0.03),
+    "preempted": ((*SMALL, "--max-batch-prefill-tokens", "512"), 0.01),
+    "preempted_unforced": (
+        (*SMALL, "--max-batch-prefill-tokens", "16", "--disable-prefix-caching")
+        + ("--disable-forced-tokens",),
+        0.0,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def references(model_path: Path) -> list[list[int]]:
+    """What transformers generates for each prompt, alone, in float32."""
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    outputs = []
+    for prompt in PROMPTS:
+        inputs = tokenizer(prompt, return_tensors="pt")
+        ids = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
+        outputs.append(ids[0, inputs["input_ids"].shape[1] :].tolist())
+    return outputs
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.anyio
+async def test_equals_transformers_generate(
+    case: str, references: list[list[int]], model_path: Path, tmp_path: Path
+) -> None:
+    flags, delay = CASES[case]
+    with serve(
+        tmp_path / "log", "--model-id", str(model_path), "--dtype", "float32", *flags
+    ) as server:
+        async with client(server) as http:
+            # The second time from the prefix cache, where there is one.
+            for _ in range(1 if "--disable-prefix-caching" in flags else 2):
+                found = await _all_at_once(http, delay)
+                different = [i for i, ids in enumerate(found) if ids != references[i]]
+                assert different == []
+        assert (server.metric("tgi_batch_preemptions") > 0) == case.startswith("preempted")
+        assert (server.metric("tgi_forced_tokens") > 0) == (case != "preempted_unforced")
+        assert (server.metric("tgi_prefix_cache_hit_tokens") > 0) == (
+            "--disable-prefix-caching" not in flags
+        )
+
+
+async def _all_at_once(http: httpx.AsyncClient, delay: float) -> list[list[int]]:
+    """Every prompt, beside constrained and sampled neighbours; each starts `delay` later."""
+    found: dict[int, list[int]] = {}
+    neighbours: list[Json] = [
+        {"grammar": {"type": "json", "value": SCHEMA}, "max_new_tokens": 60},
+        {"do_sample": True, "temperature": 1.4, "max_new_tokens": 30},
+        {"grammar": {"type": "regex", "value": "[a-z]{3,8}-[0-9]{2}"}, "do_sample": True},
+    ]
+
+    async def ask(i: int) -> None:
+        await anyio.sleep(delay * i)
+        found[i] = token_ids(await generate(http, PROMPTS[i], max_new_tokens=NEW_TOKENS))
+
+    async with anyio.create_task_group() as tasks:
+        for i in range(len(PROMPTS)):
+            tasks.start_soon(ask, i)
+            if i % 4 == 0:
+                neighbour = neighbours[i // 4 % 3]
+                tasks.start_soon(partial(generate, http, PROMPTS[-i], **neighbour))
+    return [found[i] for i in range(len(PROMPTS))]

@@ -1,0 +1,82 @@
+"""The engine process killed under load: errors for those in flight, then service again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from tests.integration.serving import Json, Server, body, client, serve, wait_until_healthy
+
+STORY = "Once upon a time, in a small town by the sea,"
+LONG = {"max_new_tokens": 2000, "ignore_eos": True}
+
+
+@pytest.fixture
+def own_server(model_path: Path, tmp_path: Path) -> Iterator[Server]:
+    with serve(tmp_path / "log", "--model-id", str(model_path)) as server:
+        yield server
+
+
+@pytest.mark.anyio
+async def test_killed_under_load(own_server: Server) -> None:
+    plain: list[httpx.Response] = []
+    last_events: list[Json] = []
+    async with client(own_server) as http:
+
+        async def ask() -> None:
+            plain.append(await http.post("/generate", json=body(STORY, LONG)))
+
+        async def listen(started: anyio.Event) -> None:
+            async with http.stream("POST", "/generate_stream", json=body(STORY, LONG)) as stream:
+                data = ""
+                async for line in stream.aiter_lines():
+                    started.set()
+                    data = line.removeprefix("data: ") or data
+            last_events.append(json.loads(data))
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                streams = [anyio.Event() for _ in range(8)]
+                for started in streams:
+                    tasks.start_soon(listen, started)
+                    tasks.start_soon(ask)
+                for started in streams:
+                    await started.wait()
+                os.kill(own_server.engine_pid(), signal.SIGKILL)
+                killed = time.monotonic()
+                await anyio.sleep(0.5)
+                health = await http.get("/health")
+                refused = await http.post("/generate", json=body(STORY, {}))
+    assert len(plain) == len(last_events) == 8, "none hangs"
+    for response in plain:
+        assert response.status_code == 424
+        assert response.json()["error_type"] == "generation"
+    for event in last_events:
+        assert event["error_type"] == "generation"
+        assert event["error"].startswith("Request failed during generation: ")
+    assert health.status_code == refused.status_code == 503
+    assert health.json()["error_type"] == "healthcheck"
+    wait_until_healthy(own_server)
+    print(f"serves again after {time.monotonic() - killed:.1f} s")  # noqa: T201
+    assert own_server.generate(STORY, max_new_tokens=3)["generated_text"]
+    assert own_server.metric("tgi_engine_restarts") == 1
+    assert own_server.metric("tgi_batch_current_size") == 0
+
+
+def test_the_engine_does_not_outlive_the_front(model_path: Path, tmp_path: Path) -> None:
+    with serve(tmp_path / "log", "--model-id", str(model_path)) as server:
+        engine = server.engine_pid()
+        server.process.kill()
+        server.process.wait(10)
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{engine}").exists():
+            assert time.monotonic() < deadline, "the engine process is still there"
+            time.sleep(0.1)
