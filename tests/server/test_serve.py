@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -84,6 +85,24 @@ def test_running_requests_finish_first(tokenizer_file: Path) -> None:
         assert last["generated_text"]
         status, written = rest(process)
     assert (status, "Traceback" in written) == (0, False)
+
+
+def test_a_request_that_arrives_too_late_is_refused(tokenizer_file: Path) -> None:
+    content = json.dumps(STREAM).encode()
+    head = (
+        "POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(content)}\r\n\r\n"
+    )
+    with started(tokenizer_file) as process:
+        address = urlsplit(url_of(process))
+        with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+            connection.sendall(head.encode() + content[:10])
+            time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            connection.sendall(content[10:])
+            assert connection.recv(4096).startswith(b"HTTP/1.1 503 ")
+        assert rest(process)[0] == 0
 
 
 def test_they_end_with_an_error_after_the_timeout(tokenizer_file: Path) -> None:
