@@ -1,24 +1,22 @@
-"""Logging, the same in both processes: readable lines, or JSON."""
+"""How both processes write their logs: to stderr, as lines or as JSON."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 from pythonjsonlogger.json import JsonFormatter
 
+LINE = "{asctime} {levelname:<7} {name}: {message}"
+JSON_NAMES = {"asctime": "timestamp", "levelname": "level", "name": "target"}
+
 
 def configure_logging(*, json_output: bool) -> None:
-    """Send the log to standard error, one line an entry, from level LOG_LEVEL (info) up."""
+    """Send everything from INFO up to stderr, each record one line."""
     handler = logging.StreamHandler(sys.stderr)
-    if json_output:
-        fields = {"asctime": "timestamp", "levelname": "level", "name": "target"}
-        handler.setFormatter(
-            JsonFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=fields)
-        )
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    level = os.environ.get("LOG_LEVEL", "info").upper()
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    handler.setFormatter(_json_formatter() if json_output else logging.Formatter(LINE, style="{"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def _json_formatter() -> JsonFormatter:
+    return JsonFormatter("{asctime}{levelname}{name}{message}", style="{", rename_fields=JSON_NAMES)

@@ -24,7 +24,7 @@ from tokenloom_engine.vocabulary import Vocabulary
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_POSITIONS = 2048
-DEFAULT_PREFILL_TOKENS = {"cpu": 512, "cuda": 4096}
+DEFAULT_PREFILL_TOKENS = {"cpu": 256, "cuda": 4096}
 """A chunk that holds up the streams beside it for a fraction of a second."""
 MAX_AUTO_SEQUENCES = 128
 """`max_batch_total_tokens` auto: no more than so many sequences of full length."""

@@ -62,7 +62,8 @@ class Scheduler:
         if self._may_merge():
             self._admit(rows, budget)
         self._steps_since_merge += 1
-        return rows
+        # Rows of one shape lie side by side, so that a back end can attend them as one.
+        return sorted(rows, key=lambda row: (row.count, row.end))
 
     def commit(self, row: Row) -> None:
         """After the forward: the row's tokens are computed, its full blocks can be shared."""

@@ -111,6 +111,8 @@ class Sequence:
         else:
             self._report(choice, forced=True)
         self.num_scored += 1
+        if self.is_finished:
+            return  # a stop string ended it just now
         if self.ending is not None and self.num_scored == len(self.ids):
             self._finish(self.ending)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from fastapi import FastAPI
 
 from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.logs import configure_logging
 from tokenloom_router.config import RouterConfig
 from tokenloom_router.errors import EngineStartError
 from tokenloom_router.metrics import Metrics
@@ -18,7 +19,6 @@ from tokenloom_router.router import Router
 from tokenloom_server.app import create_app
 from tokenloom_server.http_server import HttpServer
 from tokenloom_server.listener import PortError, bind
-from tokenloom_server.logs import configure_logging
 from tokenloom_server.settings import Settings, ignored_hostname
 
 logger = logging.getLogger(__name__)

@@ -86,11 +86,27 @@ def test_the_token_limit_holds_inside_a_forced_run(
         assert result.text == "".join(token.text for token in result.tokens)
 
 
-def test_a_stop_string_holds_inside_a_forced_run(engine: Engine, encode: Encode) -> None:
-    submit = submission(0, encode("A person: "), 80, constraint=JSON, stop=("ll_n",))
-    result = run(engine, [submit])[0]
-    assert result.text == '{"full_n'
-    assert result.finish is not None and result.finish.reason == "stop_sequence"
+@pytest.mark.parametrize("forced_tokens", [True, False])
+@pytest.mark.parametrize(
+    ("choice", "stop", "text"),
+    [("one two three", "o thr", "one two thr"), ("one two three", "three", "one two three")],
+)
+def test_a_stop_string_holds_inside_a_forced_run(
+    engine: Engine, encode: Encode, choice: str, stop: str, text: str, forced_tokens: bool
+) -> None:
+    for logprobs in (LogprobParams(), LogprobParams(tokens=True)):
+        submit = submission(
+            0,
+            encode("Count: "),
+            80,
+            constraint=ConstraintSpec("choice", json.dumps([choice])),
+            stop=(stop,),
+            logprobs=logprobs,
+            forced_tokens=forced_tokens,
+        )
+        result = run(engine, [submit])[0]
+        assert result.text == text
+        assert result.finish is not None and result.finish.reason == "stop_sequence"
 
 
 def test_a_wholly_forced_text_needs_no_forward_without_logprobs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -24,10 +25,10 @@ def _schema(i: int) -> Json:
         {"type": "boolean"},
         {"enum": ["red", "green", "blue"]},
         {"type": "string", "pattern": "^[a-z]{3,10}@[a-z]{3,8}\\.com$"},
-        {"type": "array", "items": {"type": "integer"}, "maxItems": 4},
-        {"anyOf": [{"type": "null"}, {"type": "number"}]},
+        {"type": "array", "items": {"enum": [1, 2, 3]}, "maxItems": 4},
+        {"anyOf": [{"type": "null"}, {"enum": [1.5, 2.5]}]},
         {"type": "string", "format": "date"},
-        {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]},
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
     ]
     return {
         "type": "object",
@@ -112,7 +113,7 @@ async def test_a_late_request_does_not_wait_for_the_running_ones(server: Server)
 
 @pytest.mark.anyio
 async def test_a_long_prompt_holds_up_a_stream_for_one_chunk_at_most(
-    server: Server, record_property: pytest.RecordProperty
+    server: Server, record_property: Callable[[str, object], None]
 ) -> None:
     """The stream has a token in each step, so between two tokens lies one chunk at most."""
     long_prompt = " ".join(mixed_prompts(60, longest=150))
@@ -133,7 +134,7 @@ async def test_a_long_prompt_holds_up_a_stream_for_one_chunk_at_most(
                 if len(times) == 10:
                     tasks.start_soon(prefill)
     gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
-    chunks = -(-length // 512)
+    chunks = -(-length // 256)  # the default chunk on a CPU
     record_property("longest_gap_seconds", round(max(gaps), 3))
     record_property("prefill_seconds", round(took[0], 3))
     print(f"{length} tokens prefilled in {took[0]:.2f} s; longest gap {max(gaps):.3f} s")  # noqa: T201

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -42,7 +43,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def references(model_path: Path) -> list[list[int]]:
     """What transformers generates for each prompt, alone, in float32."""
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     outputs = []
     for prompt in PROMPTS:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.server.running import scripted_router
+from tokenloom_engine.logs import configure_logging
 from tokenloom_router.metrics import Metrics
-from tokenloom_server.logs import configure_logging
 from tokenloom_server.serve import run
 from tokenloom_server.settings import Settings
 

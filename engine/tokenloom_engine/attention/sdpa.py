@@ -6,7 +6,7 @@ It runs everywhere and is the reference for faster back ends.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -18,13 +18,13 @@ from tokenloom_engine.batch import Batch, Row
 
 @dataclass(slots=True)
 class _Group:
-    """Rows with equally many new tokens and about equally many blocks, attended as one.
+    """Adjacent rows with equally many new tokens and about equally many blocks, attended as one.
 
     Sequences shorter than the longest are padded with block 0, which the mask hides.
     """
 
-    tokens: torch.Tensor
-    """int64 [rows * count], places in the packed batch."""
+    tokens: slice
+    """Their places in the packed batch, rows * count."""
     blocks: torch.Tensor
     """int64 [rows * num_blocks]"""
     query_positions: torch.Tensor
@@ -77,13 +77,12 @@ class SdpaAttention:
     def prepare(self, batch: Batch) -> None:
         """See AttentionBackend."""
         self._slots = batch.slots
-        offsets = accumulate((row.count for row in batch.rows), initial=0)
-        placed = list(zip(offsets, batch.rows, strict=False))  # one offset more: the end
-        placed.sort(key=lambda p: self._group_key(p[1]))
-        self._groups = [
-            self._group(list(members))
-            for _, members in groupby(placed, key=lambda p: self._group_key(p[1]))
-        ]
+        offset = 0
+        self._groups = []
+        for _, members in groupby(batch.rows, key=self._group_key):
+            group = self._group(list(members), offset)
+            self._groups.append(group)
+            offset = group.tokens.stop
 
     def attend(
         self,
@@ -116,17 +115,16 @@ class SdpaAttention:
         num_blocks = -(-row.end // self._block_size)
         return row.count, num_blocks.bit_length()
 
-    def _group(self, members: list[tuple[int, Row]]) -> _Group:
-        count = members[0][1].count
-        num_blocks = max(-(-row.end // self._block_size) for _, row in members)
-        tables = np.zeros((len(members), num_blocks), dtype=np.int64)
-        for table, (_, row) in zip(tables, members, strict=True):
+    def _group(self, rows: list[Row], offset: int) -> _Group:
+        count = rows[0].count
+        num_blocks = max(-(-row.end // self._block_size) for row in rows)
+        tables = np.zeros((len(rows), num_blocks), dtype=np.int64)
+        for table, row in zip(tables, rows, strict=True):
             used = -(-row.end // self._block_size)
             table[:used] = row.sequence.block_table[:used]
-        offsets = np.asarray([[offset] for offset, _ in members]) + np.arange(count)
-        positions = np.asarray([[row.start] for _, row in members]) + np.arange(count)
+        positions = np.asarray([[row.start] for row in rows]) + np.arange(count)
         return _Group(
-            self._to_device(offsets.reshape(-1)),
+            slice(offset, offset + len(rows) * count),
             self._to_device(tables.reshape(-1)),
             self._to_device(positions),
             num_blocks * self._block_size,

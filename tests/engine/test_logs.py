@@ -7,7 +7,7 @@ import sys
 
 def logged(*, json_output: bool) -> list[str]:
     program = (
-        "import logging; from tokenloom_server.logs import configure_logging\n"
+        "import logging; from tokenloom_engine.logs import configure_logging\n"
         f"configure_logging(json_output={json_output})\n"
         "logging.getLogger('here').warning('one\\ntwo %s', 'three')\n"
         "logging.getLogger('here').debug('not this')"
