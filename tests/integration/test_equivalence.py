@@ -27,17 +27,21 @@ SCHEMA = {
     "required": ["full_name", "age_in_years", "is_active_member"],
     "additionalProperties": False,
 }
-SMALL = ("--block-size", "16", "--max-total-tokens", "288", "--max-batch-total-tokens", "576")
-CASES = {
-    "at_once": ((), 0.0),
-    "staggered": (("--disable-prefix-caching", "--max-batch-prefill-tokens", "16"), 0.03),
-    "preempted": ((*SMALL, "--max-batch-prefill-tokens", "512"), 0.01),
+CASES: dict[str, tuple[str, float]] = {
+    "at_once": ("", 0.0),
+    "staggered": ("--disable-prefix-caching --max-batch-prefill-tokens 16", 0.03),
+    "preempted": (
+        "--block-size 16 --max-total-tokens 288 --max-batch-total-tokens 576 "
+        "--max-batch-prefill-tokens 512",
+        0.01,
+    ),
     "preempted_unforced": (
-        (*SMALL, "--max-batch-prefill-tokens", "16", "--disable-prefix-caching")
-        + ("--disable-forced-tokens",),
+        "--block-size 16 --max-total-tokens 224 --max-batch-total-tokens 304 "
+        "--max-batch-prefill-tokens 16 --disable-prefix-caching --disable-forced-tokens",
         0.0,
     ),
 }
+"""Flags of the server, and the seconds between two requests' starts."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,7 @@ async def test_equals_transformers_generate(
 ) -> None:
     flags, delay = CASES[case]
     with serve(
-        tmp_path / "log", "--model-id", str(model_path), "--dtype", "float32", *flags
+        tmp_path / "log", "--model-id", str(model_path), "--dtype", "float32", *flags.split()
     ) as server:
         async with client(server) as http:
             # The second time from the prefix cache, where there is one.
