@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tokenloom_engine.sequence import Sequence
 
@@ -42,7 +43,12 @@ class Row:
 
 @dataclass(slots=True, frozen=True)
 class Batch:
-    """The tensors of one forward over `rows`. T tokens, N logits."""
+    """The tensors of one forward over `rows`. T tokens, N logits.
+
+    A single token or logit is there twice. Matrix products of one row round otherwise than those
+    of more rows, and a lone sequence shall get the same logits as one in a crowd. The copy is
+    computed along and read by nobody.
+    """
 
     rows: list[Row]
     input_ids: torch.Tensor
@@ -50,14 +56,15 @@ class Batch:
     position_ids: torch.Tensor
     """int64 [1, T]"""
     slots: torch.Tensor
-    """int64 [T]: block * block_size + offset, where each token's key and value go."""
+    """int64, one for each token but the copy: block * block_size + offset, where its key and value
+    go."""
     logit_positions: torch.Tensor
     """int64 [N], indices into T."""
 
     @property
-    def num_tokens(self) -> int:
-        """T."""
-        return self.input_ids.shape[1]
+    def num_logits(self) -> int:
+        """Logits that are wanted: N without the copy."""
+        return sum(row.num_logits for row in self.rows)
 
     @classmethod
     def pack(cls, rows: list[Row], block_size: int, device: torch.device) -> Batch:
@@ -74,8 +81,12 @@ class Batch:
             logits.append(np.arange(row.first_logit, row.end) - row.start + offset)
         return cls(
             rows,
-            torch.tensor(ids, dtype=torch.int64).unsqueeze(0).to(device),
-            torch.from_numpy(np.concatenate(positions)).unsqueeze(0).to(device),
+            _at_least_two(np.asarray(ids)).unsqueeze(0).to(device),
+            _at_least_two(np.concatenate(positions)).unsqueeze(0).to(device),
             torch.from_numpy(np.concatenate(slots)).to(device),
-            torch.from_numpy(np.concatenate(logits)).to(device),
+            _at_least_two(np.concatenate(logits)).to(device),
         )
+
+
+def _at_least_two(values: NDArray[np.int64]) -> torch.Tensor:
+    return torch.from_numpy(values.repeat(2) if len(values) == 1 else values)

@@ -87,9 +87,10 @@ class ModelRunner:
         )
 
     def get_logits(self, batch: Batch) -> torch.Tensor:
-        """One forward. Returns [N, vocab_size] in the model's dtype, N = len(logit_positions)."""
+        """One forward. Returns [num_logits, vocab_size] in the model's dtype, row after row."""
         self.backend.prepare(batch)
-        return self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
+        logits = self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
+        return logits[: batch.num_logits]
 
 
 def _num_blocks(

@@ -133,14 +133,14 @@ def test_a_bad_constraint_fails_its_own_sequence(engine: Engine, encode: Encode)
 
 
 def test_preempted_sequences_say_the_same(make_engine: MakeEngine, encode: Encode) -> None:
-    prompts = [encode(f"{STORY} number {i} where") for i in range(6)]
+    prompts = [encode(f"{STORY} number {i} where") for i in range(4)]
     roomy = make_engine()
-    expected = [run(roomy, [submission(i, p, 40)])[i] for i, p in enumerate(prompts)]
-    tight = make_engine(max_batch_total_tokens=160)
+    expected = [run(roomy, [submission(i, p, 30)])[i] for i, p in enumerate(prompts)]
+    tight = make_engine(max_batch_total_tokens=112)
     preemptions: list[int] = []
     results = run(
         tight,
-        [submission(i, p, 40) for i, p in enumerate(prompts)],
+        [submission(i, p, 30) for i, p in enumerate(prompts)],
         after_step=lambda stats: preemptions.append(stats.preemptions),
     )
     assert sum(preemptions) > 0, "the cache was meant to be too small"
@@ -155,12 +155,12 @@ def test_preemption_keeps_seeded_draws_and_constraints(
     def submits() -> list[Submit]:
         drawn: dict[str, Any] = {"greedy": False, "temperature": 1.0, "seed": 9}
         return [
-            submission(0, encode(STORY), 60, **drawn),
-            submission(1, encode("A person: "), 60, constraint=JSON, **drawn),
-            submission(2, encode(STORY + " by the sea"), 60, **drawn),
+            submission(0, encode(STORY), 36, **drawn),
+            submission(1, encode("A person: "), 36, constraint=JSON, **drawn),
+            submission(2, encode(STORY + " by the sea"), 36, **drawn),
         ]
 
-    roomy, tight = make_engine(), make_engine(max_batch_total_tokens=112)
+    roomy, tight = make_engine(), make_engine(max_batch_total_tokens=80)
     preemptions: list[int] = []
     expected = {s.id: run(roomy, [s])[s.id] for s in submits()}
     results = run(tight, submits(), after_step=lambda s: preemptions.append(s.preemptions))

@@ -58,6 +58,7 @@ class AttentionBackend(Protocol):
     ) -> torch.Tensor:
         """Store the step's keys and values, then let each query see those of its own sequence.
 
+        `batch.slots` may be shorter than T: what lies beyond belongs to no sequence.
         query [T, heads, key_dim], key [T, kv_heads, key_dim], value [T, kv_heads, value_dim],
         all positions encoded. Returns [T, heads, value_dim].
         """

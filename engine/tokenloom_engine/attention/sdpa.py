@@ -18,9 +18,9 @@ from tokenloom_engine.batch import Batch, Row
 
 @dataclass(slots=True)
 class _Group:
-    """Adjacent rows with equally many new tokens and about equally many blocks, attended as one.
+    """Adjacent rows with equally many new tokens and equally many blocks, attended as one.
 
-    Sequences shorter than the longest are padded with block 0, which the mask hides.
+    Not with about as many: then a row's sums would depend on how long its neighbours are.
     """
 
     tokens: slice
@@ -94,9 +94,10 @@ class SdpaAttention:
     ) -> torch.Tensor:
         """See AttentionBackend."""
         keys, values = self._caches[layer]
-        keys.index_copy_(0, self._slots, key.flatten(1))
-        values.index_copy_(0, self._slots, value.flatten(1))
-        output = query.new_empty(query.shape[0], query.shape[1], value.shape[-1])
+        n = len(self._slots)  # without the batch's copy of a single token
+        keys.index_copy_(0, self._slots, key[:n].flatten(1))
+        values.index_copy_(0, self._slots, value[:n].flatten(1))
+        output = query.new_zeros(query.shape[0], query.shape[1], value.shape[-1])
         for group in self._groups:
             rows, count = group.query_positions.shape
             k = self._gather(0, keys, group, key.shape[1:])
@@ -113,15 +114,11 @@ class SdpaAttention:
 
     def _group_key(self, row: Row) -> tuple[int, int]:
         num_blocks = -(-row.end // self._block_size)
-        return row.count, num_blocks.bit_length()
+        return row.count, num_blocks
 
     def _group(self, rows: list[Row], offset: int) -> _Group:
-        count = rows[0].count
-        num_blocks = max(-(-row.end // self._block_size) for row in rows)
-        tables = np.zeros((len(rows), num_blocks), dtype=np.int64)
-        for table, row in zip(tables, rows, strict=True):
-            used = -(-row.end // self._block_size)
-            table[:used] = row.sequence.block_table[:used]
+        count, num_blocks = self._group_key(rows[0])
+        tables = np.asarray([row.sequence.block_table[:num_blocks] for row in rows])
         positions = np.asarray([[row.start] for row in rows]) + np.arange(count)
         return _Group(
             slice(offset, offset + len(rows) * count),
