@@ -46,7 +46,9 @@ class ModelRunner:
         self.model = Model.load(
             checkpoint.path, dtype, device, trust_remote_code=config.trust_remote_code
         )
-        self.tokenizer_json, eos_token_ids = _read_tokenizer(self.model, str(checkpoint.path))
+        self.tokenizer_json, eos_token_ids = _read_tokenizer(
+            self.model, checkpoint.path, trust_remote_code=config.trust_remote_code
+        )
         tokenizer_file = _keep_tokenizer(self.tokenizer_json)
         self.vocabulary = Vocabulary.from_file(tokenizer_file, eos_token_ids)
         layers = probe_layers(self.model)
@@ -109,10 +111,14 @@ def _num_blocks(
     return num_blocks
 
 
-def _read_tokenizer(model: Model, path: str) -> tuple[str, frozenset[int]]:
+def _read_tokenizer(
+    model: Model, path: Path, *, trust_remote_code: bool
+) -> tuple[str, frozenset[int]]:
     """The tokenizer.json's text as transformers applies it, and all ids that end a text."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=trust_remote_code
+        )
         backend = tokenizer.backend_tokenizer
         backend.no_padding()
         backend.no_truncation()

@@ -42,6 +42,7 @@ class EngineProcess:
         from tokenloom_engine.engine import Engine
         from tokenloom_engine.errors import LoadError
 
+        _tame_libraries(with_progress=sys.stderr.isatty() and not self._config.json_output)
         try:
             engine = Engine(self._config)
         except LoadError as error:
@@ -84,6 +85,18 @@ def main() -> int:
     configure_logging(json_output=config.json_output)
     threading.Thread(target=_end_with_front, name="front-watch", daemon=True).start()
     return EngineProcess(config, address).run()
+
+
+def _tame_libraries(*, with_progress: bool) -> None:
+    """Let what the libraries say go through our log, and draw bars only for a person."""
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
+    if not with_progress:
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        disable_progress_bars()
 
 
 def _end_with_front() -> None:
