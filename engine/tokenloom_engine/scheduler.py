@@ -87,11 +87,22 @@ class Scheduler:
 
     def _add_prefill_rows(self, rows: list[Row], budget: int) -> int:
         for sequence in self.running:
-            if budget and sequence.is_prefilling:  # it has had all its blocks since `_start`
-                count = min(sequence.num_to_compute, budget)
-                rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
-                budget -= count
+            if sequence.is_prefilling:  # it has had all its blocks since `_start`
+                budget = self._add_chunk(rows, sequence, budget)
         return budget
+
+    def _add_chunk(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
+        """Add the next chunk, if the budget has room for it; returns what is left, else 0.
+
+        A chunk is as large as the step allows or ends the prompt, whatever else is in the step:
+        attention rounds differently for other sizes, and a prompt shall be computed in a crowd as
+        it is alone.
+        """
+        count = min(sequence.num_to_compute, self.limits.max_batch_prefill_tokens)
+        if count > budget:
+            return 0
+        rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
+        return budget - count
 
     def _may_merge(self) -> bool:
         if not self.waiting:
@@ -110,9 +121,7 @@ class Scheduler:
             self.running.append(sequence)
             self.num_merges += was_running
             self._steps_since_merge = 0
-            count = min(sequence.num_to_compute, budget)
-            rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
-            budget -= count
+            budget = self._add_chunk(rows, sequence, budget)
 
     def _start(self, sequence: Sequence) -> bool:
         """Give a waiting sequence the blocks of everything it knows, if they are free."""

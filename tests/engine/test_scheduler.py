@@ -65,8 +65,29 @@ def test_prompts_share_a_steps_budget_in_order_of_arrival(vocabulary: Vocabulary
     bench = Bench(vocabulary)
     for length in (10, 10, 10):
         bench.add(length)
-    assert bench.step() == {1: 10, 2: 6}
-    assert bench.step() == {1: 1, 2: 4, 3: 10}
+    assert bench.step() == {1: 10}, "no room for the whole of the second"
+    assert bench.step() == {1: 1, 2: 10}
+    assert bench.step() == {1: 1, 2: 1, 3: 10}
+
+
+def test_short_prompts_fill_a_step_together(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary)
+    for length in (5, 6, 5, 1):
+        bench.add(length)
+    assert bench.step() == {1: 5, 2: 6, 3: 5}
+    assert bench.step() == {1: 1, 2: 1, 3: 1, 4: 1}
+
+
+def test_chunks_do_not_depend_on_the_crowd(vocabulary: Vocabulary) -> None:
+    chunks = []
+    for neighbours in (0, 3):
+        bench = Bench(vocabulary)
+        for _ in range(neighbours):
+            bench.add(7)
+        bench.add(40)
+        sizes = [bench.step().get(neighbours + 1) for _ in range(6)]
+        chunks.append([size for size in sizes if size is not None][:4])
+    assert chunks == [[16, 16, 8, 1]] * 2
 
 
 def test_max_batch_size_bounds_the_running(vocabulary: Vocabulary) -> None:
