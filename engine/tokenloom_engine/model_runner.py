@@ -15,10 +15,11 @@ from tokenloom_engine.batch import Batch
 from tokenloom_engine.checkpoint import cache_folder, keep, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError
+from tokenloom_engine.kernels.linear import prepack_linears
 from tokenloom_engine.memory import memory_for_kv_cache
 from tokenloom_engine.messages import ModelInfo
 from tokenloom_engine.model import Model, pick_device, pick_dtype
-from tokenloom_engine.probe import probe_layers, probe_logits
+from tokenloom_engine.probe import probe_layers, probe_logits, reference_logits
 from tokenloom_engine.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,9 @@ class ModelRunner:
         tokenizer_file = _keep_tokenizer(self.tokenizer_json)
         self.vocabulary = Vocabulary.from_file(tokenizer_file, eos_token_ids)
         layers = probe_layers(self.model)
-        vocab_size = probe_logits(self.model, layers, attention, self.vocabulary)
+        references = reference_logits(self.model)
+        num_prepacked = prepack_linears(self.model.network)
+        probe_logits(self.model, layers, attention, self.vocabulary, references)
         self.block_size = config.block_size
         bytes_per_token = sum(layer.bytes_per_token(dtype) for layer in layers)
         max_positions = (
@@ -72,7 +75,7 @@ class ModelRunner:
             dtype=str(dtype).removeprefix("torch."),
             device=str(device),
             attention=attention,
-            vocab_size=vocab_size,
+            vocab_size=references[0].shape[-1],
             eos_token_ids=sorted(eos_token_ids),
             max_position_embeddings=max_positions,
             max_batch_total_tokens=self.num_blocks * self.block_size,
@@ -80,6 +83,8 @@ class ModelRunner:
             or DEFAULT_PREFILL_TOKENS[device.type],
             max_batch_size=config.max_batch_size,
         )
+        if num_prepacked:
+            logger.info("%d linear layers prepacked by oneDNN", num_prepacked)
         logger.info(
             "KV cache: %d tokens in %d blocks, %.2f GB; loaded in %.1f s",
             self.num_blocks * self.block_size,

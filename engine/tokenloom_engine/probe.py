@@ -54,13 +54,19 @@ def probe_layers(model: Model) -> list[LayerSpec]:
     return layers
 
 
-def probe_logits(
-    model: Model, layers: list[LayerSpec], attention: str, vocabulary: Vocabulary
-) -> int:
-    """Compare packed logits with the model's own. Returns the vocabulary's width.
+def reference_logits(model: Model) -> list[torch.Tensor]:
+    """The probe's logits by the model's own modules and attention, one sequence at a time."""
+    return [model.forward_eager(_ids(model, length)).float() for length in PROBE_LENGTHS]
 
-    Raises LoadError if they differ.
-    """
+
+def probe_logits(
+    model: Model,
+    layers: list[LayerSpec],
+    attention: str,
+    vocabulary: Vocabulary,
+    references: list[torch.Tensor],
+) -> None:
+    """Compare packed logits with `references`. Raises LoadError if they differ."""
     num_blocks = 2 * len(PROBE_LENGTHS) * (-(-max(PROBE_LENGTHS) // PROBE_BLOCK_SIZE))
     backend = create_attention(
         attention, layers, num_blocks, PROBE_BLOCK_SIZE, model.dtype, model.device
@@ -84,14 +90,12 @@ def probe_logits(
         parts = torch.split(logits, [row.num_logits for row in rows])
         for row, part in zip(rows, parts, strict=True):
             ours[sequences.index(row.sequence)].append(part)
-    for sequence, own in zip(sequences, ours, strict=True):
-        reference = model.forward_eager(torch.tensor([sequence.ids], device=model.device)).float()
+    for own, reference in zip(ours, references, strict=True):
         error = (torch.cat(own).float() - reference).norm() / reference.norm()
         if not error <= TOLERANCE[model.dtype]:
             raise _refusal(
                 model, f"packed logits differ from the model's own (relative error {error:.2g})"
             )
-    return int(reference.shape[-1])
 
 
 def _check_sliding_windows(model: Model, layers: list[LayerSpec]) -> None:

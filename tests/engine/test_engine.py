@@ -271,3 +271,15 @@ def test_a_request_that_never_fits_is_refused(make_engine: MakeEngine, encode: E
     engine = make_engine(max_batch_total_tokens=64)
     result = run(engine, [submission(0, encode(STORY), 60)])[0]
     assert result.error is not None and "KV cache" in result.error
+
+
+def test_bfloat16_says_the_same_alone_and_in_a_crowd(
+    make_engine: MakeEngine, encode: Encode
+) -> None:
+    """The dtype that is the default where the hardware has it."""
+    engine = make_engine(dtype="bfloat16")
+    drawn: dict[str, Any] = {"greedy": False, "temperature": 1.0, "seed": 3}
+    submits = [submission(i, encode(STORY)[: 4 + i], 20, **drawn) for i in range(6)]
+    alone = {submit.id: run(engine, [submit])[submit.id].ids for submit in submits}
+    crowd = run(engine, submits, steps_between=1)
+    assert {id: result.ids for id, result in crowd.items()} == alone

@@ -1,0 +1,1 @@
+"""Faster ways to compute what a model's own modules compute."""
