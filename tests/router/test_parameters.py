@@ -127,8 +127,11 @@ def test_the_edges_are_allowed() -> None:
         truncate=20,
         logprobs=LogprobParams(top_n_tokens=5),
     )
-    validate_parameters(request, LIMITS)
-    validate_parameters(replace(request, seed=0, frequency_penalty=2.0), LIMITS)
+    other_edges = replace(request, seed=0, frequency_penalty=2.0)
+    for allowed in (request, other_edges):
+        validate_parameters(allowed, LIMITS)
+        params = sampling_params(allowed, allowed.seed, LIMITS)
+        assert (params.top_k, params.top_p, params.typical_p) == (1, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
