@@ -110,6 +110,11 @@ def test_compiles_once(factory: ConstraintFactory) -> None:
         (ConstraintSpec("grammar", "start: missing"), "missing"),
         (ConstraintSpec("json_schema", '{"properties":' * 300 + "{}" + "}" * 300), None),
         (ConstraintSpec("regex", "a" * 1_000_001), "1000001"),
+        (ConstraintSpec("choice", "[]"), "at least one"),
+        (ConstraintSpec("choice", '["a", 1]'), "strings"),
+        (ConstraintSpec("choice", '"a"'), "at least one"),
+        (ConstraintSpec("json_schema", '{"uniqueItems": true, "type": "array"}'), "uniqueItems"),
+        (ConstraintSpec("json_object", whitespace_pattern="("), None),
     ],
 )
 def test_a_bad_spec_is_refused_with_a_reason(
@@ -131,11 +136,44 @@ def test_a_bad_spec_is_refused_with_a_reason(
         ConstraintSpec("choice", '["a", "b"]'),
         ConstraintSpec("grammar", 'root ::= "a" | "b" root'),
         ConstraintSpec("grammar", 'start: "a" | "b" start'),
+        ConstraintSpec("grammar", 'start: "::="'),
+        ConstraintSpec("grammar", "%llguidance {}\nstart: /[a-z]+/"),
+        ConstraintSpec("grammar", '{"grammars": [{"lark_grammar": "start: /a/"}]}'),
     ],
 )
 def test_good_specs_are_accepted(factory: ConstraintFactory, spec: ConstraintSpec) -> None:
     factory.validate(spec)
     assert _allowed(factory, _constraint(factory, spec))
+
+
+def test_a_lenient_schema_says_what_it_leaves_out(factory: ConstraintFactory) -> None:
+    schema = '{"type": "array", "items": {"type": "integer"}, "uniqueItems": true}'
+    (warning,) = factory.validate(ConstraintSpec("json_schema", schema, lenient=True))
+    assert "uniqueItems" in warning
+    assert factory.validate(ConstraintSpec("json_schema", SCHEMA, lenient=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "is_allowed"),
+    [
+        (None, '{"a":1}', True),
+        (None, '{"a": 1}', False),
+        ("[ ]?", '{"a": 1}', True),
+        ("[ ]?", '{"a":1}', True),
+        ("[ ]?", '{"a":  1}', False),
+    ],
+)
+def test_white_space_is_what_the_pattern_says(
+    factory: ConstraintFactory,
+    tokenizer: Tokenizer,
+    pattern: str | None,
+    text: str,
+    is_allowed: bool,
+) -> None:
+    schema = '{"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}'
+    spec = ConstraintSpec("json_schema", schema, whitespace_pattern=pattern)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert _constraint(factory, spec).accept_tokens(ids) == is_allowed
 
 
 def _constraint(factory: ConstraintFactory, spec: ConstraintSpec) -> Constraint:

@@ -34,6 +34,12 @@ def spec(grammar: dict[str, Any]) -> ConstraintSpec:
             ConstraintSpec("json_schema", TEXT),
         ),
         ({"type": "json_schema", "value": {"schema": TEXT}}, ConstraintSpec("json_schema", TEXT)),
+        (
+            {"type": "json", "value": TEXT, "whitespace_pattern": " ?"},
+            ConstraintSpec("json_schema", TEXT, whitespace_pattern=" ?"),
+        ),
+        ({"type": "choice", "value": ["ü", "b"]}, ConstraintSpec("choice", '["ü","b"]')),
+        ({"type": "grammar", "value": 'start: "a"'}, ConstraintSpec("grammar", 'start: "a"')),
     ],
 )
 def test_what_each_form_means(grammar: dict[str, Any], expected: ConstraintSpec) -> None:
@@ -58,6 +64,11 @@ def test_the_order_of_properties_is_kept() -> None:
         {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
         {"type": "regex", "value": "a", "flags": "i"},
         {"type": "text"},
+        {"type": "choice", "value": []},
+        {"type": "choice", "value": "a"},
+        {"type": "choice", "value": [1]},
+        {"type": "grammar", "value": ["a"]},
+        {"type": "regex", "value": "a", "whitespace_pattern": " "},
         {"value": "a"},
     ],
 )

@@ -54,8 +54,8 @@ class Constraint(Protocol):
 class ConstraintBackend(Protocol):
     """A library that compiles specs: one module under `constraints/`, named like the option."""
 
-    def validate(self, spec: ConstraintSpec) -> None:
-        """Raises InvalidConstraintError with the library's reason. Safe in any thread."""
+    def validate(self, spec: ConstraintSpec) -> list[str]:
+        """Returns warnings. Raises InvalidConstraintError with the reason. Safe in any thread."""
         ...
 
     def create(self, spec: ConstraintSpec) -> Constraint:

@@ -69,10 +69,13 @@ class ConstraintFactory:
         backend = LlguidanceBackend(tokenizer_json, vocab_size, eos_token_ids, threads)
         return cls(backend, vocab_size, threads)
 
-    def validate(self, spec: ConstraintSpec) -> None:
-        """Raises InvalidConstraintError with the reason if the spec cannot be compiled."""
+    def validate(self, spec: ConstraintSpec) -> list[str]:
+        """Returns what a lenient spec leaves out, one line a keyword.
+
+        Raises InvalidConstraintError with the reason if the spec cannot be compiled.
+        """
         _check_size(spec)
-        self._backend.validate(spec)
+        return self._backend.validate(spec)
 
     def compile(self, spec: ConstraintSpec) -> Future[CompiledConstraint]:
         """Compile in a worker thread, or find it compiled. Failures are kept as well."""

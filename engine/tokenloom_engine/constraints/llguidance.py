@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from llguidance import (
     LLExecutor,
@@ -28,6 +29,7 @@ LIMITS = LLParserLimits(
     # The reason must not carry the client's schema or text into our logs.
     verbose_errors=False,
 )
+GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
 """Compact JSON: a weak model cannot drown in white space, and a third of the tokens is forced."""
 
@@ -72,11 +74,14 @@ class LlguidanceBackend:
         )
         self._executor = LLExecutor(num_threads)
 
-    def validate(self, spec: ConstraintSpec) -> None:
+    def validate(self, spec: ConstraintSpec) -> list[str]:
         """See ConstraintBackend."""
-        reason = LLMatcher.validate_grammar(grammar_of(spec), self._tokenizer, limits=LIMITS)
-        if reason and not reason.startswith("WARNING"):
-            raise InvalidConstraintError(reason)
+        is_error, messages = LLMatcher.validate_grammar_with_warnings(
+            grammar_of(spec), self._tokenizer, limits=LIMITS
+        )
+        if is_error:
+            raise InvalidConstraintError(messages[0])
+        return messages
 
     def create(self, spec: ConstraintSpec) -> Constraint:
         """See ConstraintBackend."""
@@ -96,18 +101,40 @@ def grammar_of(spec: ConstraintSpec) -> str:
     try:
         match spec.kind:
             case "json_schema":
-                return LLMatcher.grammar_from_json_schema(spec.value, defaults=JSON_DEFAULTS)
+                return _json_grammar(spec.value, spec)
             case "json_object":
-                return LLMatcher.grammar_from_json_schema(
-                    '{"type": "object"}', defaults=JSON_DEFAULTS
-                )
+                return _json_grammar('{"type": "object"}', spec)
             case "regex":
                 return LLMatcher.grammar_from_regex(spec.value)
             case "choice":
-                choices = json.loads(spec.value)
-                return grammar_from("choice", json.dumps(choices))
+                return grammar_from("choice", json.dumps(_choices(spec.value)))
             case "grammar":
-                is_gbnf = "::=" in spec.value
-                return grammar_from("gbnf" if is_gbnf else "lark", spec.value)
+                return grammar_from(_grammar_format(spec.value), spec.value)
     except (ValueError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
+
+
+def _json_grammar(schema: str, spec: ConstraintSpec) -> str:
+    """What the request says outranks a schema's own `x-guidance`, which outranks our defaults."""
+    overrides: JsonCompileOptions = {}
+    if spec.whitespace_pattern is not None:
+        overrides["whitespace_pattern"] = spec.whitespace_pattern
+    if spec.lenient:
+        overrides["lenient"] = True
+    return LLMatcher.grammar_from_json_schema(schema, defaults=JSON_DEFAULTS, overrides=overrides)
+
+
+def _choices(value: str) -> list[str]:
+    choices = json.loads(value)
+    if not isinstance(choices, list) or not choices:
+        raise InvalidConstraintError("a choice needs at least one string")
+    if not all(isinstance(choice, str) for choice in choices):
+        raise InvalidConstraintError("a choice is among strings")
+    return choices
+
+
+def _grammar_format(text: str) -> Literal["gbnf", "lark", "llguidance"]:
+    """Tell the notations apart: only GBNF has rules with `::=`, only the JSON form an object."""
+    if GBNF_RULE.search(text):
+        return "gbnf"
+    return "llguidance" if text.lstrip().startswith("{") else "lark"

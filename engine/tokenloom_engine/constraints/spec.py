@@ -14,8 +14,14 @@ class ConstraintSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `value` is the JSON text of a schema (`json_schema`; empty for `json_object`), a regular
     expression that the whole output must match (`regex`), the JSON text of a list of strings
-    (`choice`) or a grammar's text (`grammar`: Lark, or GBNF).
+    (`choice`) or a grammar's text (`grammar`: Lark, GBNF, or llguidance's own JSON form, told
+    apart by the text itself).
     """
 
     kind: ConstraintKind
     value: str = ""
+    whitespace_pattern: str | None = None
+    """JSON kinds: the regular expression of white space between a text's parts; None is none."""
+    lenient: bool = False
+    """JSON Schema: leave out keywords that the back end does not know, with a warning, instead of
+    refusing the schema. The output may then break what they say."""

@@ -13,23 +13,37 @@ from tokenloom_router.errors import ValidationError
 STRICT = ConfigDict(strict=True, extra="forbid")
 
 
-class JsonGrammar(BaseModel):
-    """The output is JSON that a JSON Schema describes."""
+class JsonForm(BaseModel):
+    """What all grammars of JSON may say besides."""
 
     model_config = STRICT
+
+    whitespace_pattern: str | None = Field(
+        default=None,
+        description="Regular expression of white space between parts; without it there is none "
+        "(not in TGI)",
+    )
+
+    def schema_spec(self, schema: str | dict[str, Any]) -> ConstraintSpec:
+        """The constraint of a schema, with what this form says."""
+        return ConstraintSpec(
+            "json_schema", _schema_text(schema), whitespace_pattern=self.whitespace_pattern
+        )
+
+
+class JsonGrammar(JsonForm):
+    """The output is JSON that a JSON Schema describes."""
 
     type: Literal["json"]
     value: str | dict[str, Any] = Field(description="The schema: an object, or its JSON text")
 
     def to_spec(self) -> ConstraintSpec:
         """As the router takes it."""
-        return ConstraintSpec("json_schema", _schema_text(self.value))
+        return self.schema_spec(self.value)
 
 
-class JsonObjectGrammar(BaseModel):
+class JsonObjectGrammar(JsonForm):
     """The output is a JSON object, of any shape if no JSON Schema is given."""
-
-    model_config = STRICT
 
     type: Literal["json_object"]
     value: str | dict[str, Any] | None = Field(
@@ -39,8 +53,8 @@ class JsonObjectGrammar(BaseModel):
     def to_spec(self) -> ConstraintSpec:
         """As the router takes it."""
         if self.value is None:
-            return ConstraintSpec("json_object")
-        return ConstraintSpec("json_schema", _schema_text(self.value))
+            return ConstraintSpec("json_object", whitespace_pattern=self.whitespace_pattern)
+        return self.schema_spec(self.value)
 
 
 class RegexGrammar(BaseModel):
@@ -56,6 +70,32 @@ class RegexGrammar(BaseModel):
         return ConstraintSpec("regex", self.value)
 
 
+class ChoiceGrammar(BaseModel):
+    """The output is one of some strings (not in TGI)."""
+
+    model_config = STRICT
+
+    type: Literal["choice"]
+    value: list[str] = Field(min_length=1)
+
+    def to_spec(self) -> ConstraintSpec:
+        """As the router takes it."""
+        return ConstraintSpec("choice", _json_text(self.value))
+
+
+class TextGrammar(BaseModel):
+    """The output is a sentence of a context-free grammar, in Lark or GBNF (not in TGI)."""
+
+    model_config = STRICT
+
+    type: Literal["grammar"]
+    value: str
+
+    def to_spec(self) -> ConstraintSpec:
+        """As the router takes it."""
+        return ConstraintSpec("grammar", self.value)
+
+
 class NamedSchema(BaseModel):
     """A JSON Schema with a name."""
 
@@ -68,30 +108,35 @@ class NamedSchema(BaseModel):
     )
 
 
-class JsonSchemaGrammar(BaseModel):
+class JsonSchemaGrammar(JsonForm):
     """The output is JSON that a named JSON Schema describes."""
-
-    model_config = STRICT
 
     type: Literal["json_schema"]
     value: NamedSchema
 
     def to_spec(self) -> ConstraintSpec:
         """As the router takes it."""
-        return ConstraintSpec("json_schema", _schema_text(self.value.json_schema))
+        return self.schema_spec(self.value.json_schema)
 
 
 Grammar = Annotated[
-    JsonGrammar | JsonObjectGrammar | RegexGrammar | JsonSchemaGrammar,
+    JsonGrammar
+    | JsonObjectGrammar
+    | RegexGrammar
+    | JsonSchemaGrammar
+    | ChoiceGrammar
+    | TextGrammar,
     Field(discriminator="type"),
 ]
 
 
 def _schema_text(schema: str | dict[str, Any]) -> str:
-    if isinstance(schema, str):
-        return schema
+    return schema if isinstance(schema, str) else _json_text(schema)
+
+
+def _json_text(value: dict[str, Any] | list[str]) -> str:
     try:
-        return msgspec.json.encode(schema).decode()
+        return msgspec.json.encode(value).decode()
     except RecursionError:
         raise ValidationError("grammar is not valid: nested too deeply") from None
     except UnicodeEncodeError:
