@@ -81,13 +81,15 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 Inbound = Submit | Abort
 
 
-class TopToken(msgspec.Struct, frozen=True):
+class TopToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """One of the most probable tokens at a position."""
 
     id: int
     text: str
     logprob: float
     special: bool
+    masked: bool = False
+    """The constraint did not allow it."""
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from tokenloom_engine.batch import Row
 from tokenloom_engine.constraints.base import Bitmask
 from tokenloom_engine.penalties import apply_penalties
 from tokenloom_engine.randomness import uniform
-from tokenloom_engine.sequence import Choice, Sequence
+from tokenloom_engine.sequence import Alternative, Choice, Sequence
 from tokenloom_engine.warpers import (
     apply_temperature,
     apply_top_k,
@@ -36,6 +36,15 @@ class _Place:
 
     sequence: Sequence
     choice: Choice
+    is_forced: bool = False
+    allowed: Bitmask | None = None
+    """[V / 32], if a constraint limits the draw."""
+
+    def is_masked(self, id: int) -> bool:
+        """Whether the constraint leaves this token out."""
+        if self.allowed is not None:
+            return not self.allowed[id // 32] >> id % 32 & 1
+        return self.is_forced and id != self.choice.id
 
     @property
     def is_wanted(self) -> bool:
@@ -72,6 +81,8 @@ class Sampler:
             scores[:, self._num_tokens :] = -torch.inf
             if bitmask is not None and masked:
                 order = {index: place for place, index in enumerate(draws)}
+                for index, allowed in zip(masked, bitmask, strict=True):
+                    places[draws[index]].allowed = allowed
                 _apply_bitmask(scores, [order[index] for index in masked], bitmask)
             ids, processed = _draw(scores, sequences)
             for index, place, id in zip(draws, draws.values(), ids, strict=True):
@@ -89,7 +100,11 @@ def _places(rows: list[Row]) -> tuple[list[RowChoices], list[_Place], dict[int, 
         ids = row.sequence.ids
         known = [Choice(id) for id in ids[row.first_logit + 1 : row.end + 1]]
         answers.append(RowChoices(known))
-        places += [_Place(row.sequence, choice) for choice in known]
+        # What is known and not of the prompt, the constraint forced.
+        places += [
+            _Place(row.sequence, choice, is_forced=position >= row.sequence.prompt_len)
+            for position, choice in enumerate(known, start=row.first_logit + 1)
+        ]
         if row.draws:
             draws[index] = len(places)
             places.append(_Place(row.sequence, Choice(-1)))
@@ -166,4 +181,8 @@ def _read_logprobs(logits: torch.Tensor, places: list[_Place]) -> None:
         n = places[i].sequence.submit.logprobs.top_n_tokens
         if n:
             pairs = zip(top_ids[at][:n], top_logprobs[at][:n], strict=True)
-            choice.top = [pair for pair in pairs if pair[1] > -math.inf]
+            choice.top = [
+                Alternative(id, logprob, places[i].is_masked(id))
+                for id, logprob in pairs
+                if logprob > -math.inf
+            ]

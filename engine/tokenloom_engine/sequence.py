@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,14 +24,22 @@ from tokenloom_engine.stop_strings import StopStrings
 from tokenloom_engine.vocabulary import Vocabulary
 
 
+class Alternative(NamedTuple):
+    """One of the most probable tokens at a position."""
+
+    id: int
+    logprob: float
+    masked: bool
+
+
 @dataclass(slots=True)
 class Choice:
     """A token with what the logits before it said of it."""
 
     id: int
     logprob: float | None = None
-    top: list[tuple[int, float]] | None = None
-    """The most probable tokens and their log-probabilities, best first."""
+    top: list[Alternative] | None = None
+    """The most probable tokens, best first."""
 
 
 class Sequence:
@@ -201,8 +210,14 @@ class Sequence:
         if not special:
             self._text.append(text)
         top = [
-            TopToken(id, self._vocabulary.text(id), logprob, self._vocabulary.is_special(id))
-            for id, logprob in choice.top or ()
+            TopToken(
+                other.id,
+                self._vocabulary.text(other.id),
+                other.logprob,
+                self._vocabulary.is_special(other.id),
+                other.masked,
+            )
+            for other in choice.top or ()
         ]
         self._output.tokens.append(
             Token(choice.id, text, choice.logprob, special, forced, top or None)

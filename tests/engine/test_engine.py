@@ -225,6 +225,29 @@ def test_logprobs_are_the_models_own_unless_processed_ones_are_asked_for(
     assert (pairs[0][0].logprob or 0) < (pairs[0][1].logprob or 0) - 1
 
 
+def test_top_tokens_say_what_the_constraint_masked(engine: Engine, encode: Encode) -> None:
+    params = LogprobParams(tokens=True, top_n_tokens=4)
+    results = run(
+        engine,
+        [
+            submission(1, encode("A person: "), 40, constraint=JSON, logprobs=params),
+            submission(2, encode(STORY), 6, logprobs=params),
+            submission(
+                3, encode(STORY), constraint=ConstraintSpec("regex", "[xyz]{4}"), logprobs=params
+            ),
+        ],
+    )
+    assert not any(top.masked for token in results[2].tokens for top in token.top or ())
+    for token in results[1].tokens:
+        for top in token.top or ():
+            assert not (top.masked and top.id == token.id)
+            assert not token.forced or top.masked == (top.id != token.id)
+    for token in results[3].tokens:
+        for top in token.top or ():
+            assert top.masked or set(top.text) <= set("xyz")
+    assert any(top.masked for token in results[3].tokens for top in token.top or ())
+
+
 def test_eos_ends_unless_ignored(engine: Engine, encode: Encode) -> None:
     prompt = encode("<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n")
     ended = run(engine, [submission(0, prompt, 60)])[0]

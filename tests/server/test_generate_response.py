@@ -76,6 +76,17 @@ def test_details() -> None:
     }
 
 
+def test_a_masked_alternative_says_so() -> None:
+    top = [TopToken(2, "y", -0.5, False, masked=True), TopToken(1, "x", -1.5, False)]
+    found = details(replace(BEST, tokens=[Token(1, "x", -1.5, top=top)]))
+    assert found["top_tokens"] == [
+        [
+            {"id": 2, "text": "y", "logprob": -0.5, "special": False, "masked": True},
+            {"id": 1, "text": "x", "logprob": -1.5, "special": False},
+        ]
+    ]
+
+
 def test_details_of_siblings() -> None:
     found = details(BEST, OTHER, prefix="> ")
     assert found["best_of_sequences"] == [

@@ -20,13 +20,16 @@ class PrefillTokenBody(TypedDict):
 
 
 class TokenBody(TypedDict):
-    """A generated token. `forced` stands only where the grammar left no other choice."""
+    """A generated token. `forced` stands only where the grammar left no other choice, `masked` (in
+    top_tokens) only where it did not allow the token.
+    """
 
     id: int
     text: str
     logprob: float | None
     special: bool
     forced: NotRequired[bool]
+    masked: NotRequired[bool]
 
 
 class SequenceBody(TypedDict):
@@ -70,6 +73,8 @@ def token_body(token: Token | TopToken) -> TokenBody:
     }
     if isinstance(token, Token) and token.forced:
         body["forced"] = True
+    if isinstance(token, TopToken) and token.masked:
+        body["masked"] = True
     return body
 
 
