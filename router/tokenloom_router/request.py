@@ -33,6 +33,8 @@ class GenerateRequest:
     seed: int | None = None
     truncate: int | None = None
     constraint: ConstraintSpec | None = None
+    forced_tokens: bool = True
+    """Whether tokens that the constraint forces may be computed in one forward."""
     logprobs: LogprobParams = field(default_factory=LogprobParams)
     stream: bool = False
     """Whether the outputs are wanted as they come (then best_of must be 1)."""

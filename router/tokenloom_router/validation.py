@@ -96,7 +96,7 @@ class Validation:
             constraint=request.constraint,
             best_of=best_of,
             seed=seed,
-            forced_tokens=self._forced_tokens,
+            forced_tokens=self._forced_tokens and request.forced_tokens,
         )
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:

@@ -223,3 +223,33 @@ def test_info(server: Server, model_path: Path) -> None:
     assert info["model_id"] == str(model_path)
     assert (info["model_dtype"], info["model_device_type"]) == ("float32", "cpu")
     assert info["max_input_tokens"] == info["max_total_tokens"] - 1
+
+
+def test_forced_tokens_on_and_off_give_the_same(server: Server) -> None:
+    grammar = {"type": "json", "value": PERSON}
+    responses = [
+        server.generate(
+            "A person: ", grammar=grammar, max_new_tokens=60, details=True, forced_tokens=forced
+        )
+        for forced in (True, False)
+    ]
+    on, off = (response["details"]["tokens"] for response in responses)
+    assert [token["id"] for token in on] == [token["id"] for token in off]
+    assert any(token.get("forced") for token in on)
+    assert not any(token.get("forced") for token in off)
+    for one, other in zip(on, off, strict=True):
+        assert abs(one["logprob"] - other["logprob"]) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("grammar", "pattern"),
+    [
+        ({"type": "choice", "value": ["red", "green"]}, "red|green"),
+        ({"type": "grammar", "value": 'start: "a" (" b")~2'}, "a b b"),
+        ({"type": "grammar", "value": 'root ::= "x" ("y" | "z")'}, "x[yz]"),
+        ({"type": "json_object", "whitespace_pattern": "[ ]?"}, r"(?s)\{.*"),
+    ],
+)
+def test_more_kinds_of_grammar(server: Server, grammar: Json, pattern: str) -> None:
+    text = server.generate("Say: ", grammar=grammar, max_new_tokens=12)["generated_text"]
+    assert re.fullmatch(pattern, text)

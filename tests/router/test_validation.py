@@ -118,6 +118,14 @@ async def test_constraints_can_be_switched_off(model: ModelInfo) -> None:
     assert not (await validation.validate(GenerateRequest(inputs=WORDS))).forced_tokens
 
 
+async def test_forced_tokens_are_off_where_the_request_says_so(model: ModelInfo) -> None:
+    validation = await Validation.load(RouterConfig(), model)
+    for wanted in (True, False):
+        request = GenerateRequest(inputs=WORDS, forced_tokens=wanted)
+        assert (await validation.validate(request)).forced_tokens is wanted
+    validation.close()
+
+
 async def test_many_at_once_keep_their_own(validation: Validation) -> None:
     numbers = range(200)
     found: dict[int, list[int]] = {}

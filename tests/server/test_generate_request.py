@@ -88,6 +88,11 @@ def test_what_is_not_built_is_refused_by_name(parameters: dict[str, Any], messag
         request(**parameters)
 
 
+def test_forced_tokens_can_be_switched_off_for_a_request() -> None:
+    assert request().forced_tokens
+    assert not request(forced_tokens=False).forced_tokens
+
+
 def test_a_watermark_that_is_not_wanted_is_fine() -> None:
     assert request(watermark=False) == GenerateRequest(inputs="a")
 

@@ -74,6 +74,11 @@ class GenerateParameters(BaseModel):
         default=None, description="Return the n most probable tokens at each position"
     )
     grammar: Grammar | None = Field(default=None, description="What the output must look like")
+    forced_tokens: bool = Field(
+        default=True,
+        description="False computes tokens that the grammar forces one by one; they are the same "
+        "(not in TGI)",
+    )
     adapter_id: str | None = Field(
         default=None, description="Must be absent: adapters are not supported yet"
     )
@@ -112,6 +117,7 @@ class GenerateBody(BaseModel):
             seed=given.seed,
             truncate=given.truncate,
             constraint=given.grammar.to_spec() if given.grammar else None,
+            forced_tokens=given.forced_tokens,
             logprobs=LogprobParams(
                 tokens=stream or given.wants_details,
                 top_n_tokens=given.top_n_tokens or 0,
