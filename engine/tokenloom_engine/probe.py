@@ -23,7 +23,10 @@ CHUNKS = ((17, 0), (23, 9))
 """How many tokens of each sequence the two steps compute."""
 PROBE_BLOCK_SIZE = 16
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
-"""Largest relative error of the logits; a wrong attention is off by about 1."""
+"""Largest relative error of a position's logits; a wrong attention is off by about 1."""
+QUANTILE = 0.75
+"""So many positions must be right. The others may be further off: a rounding can make a router pick
+other experts. What attention does wrong, a window included, shows at more positions than these."""
 
 
 def probe_layers(model: Model) -> list[LayerSpec]:
@@ -91,7 +94,8 @@ def probe_logits(
         for row, part in zip(rows, parts, strict=True):
             ours[sequences.index(row.sequence)].append(part)
     for own, reference in zip(ours, references, strict=True):
-        error = (torch.cat(own).float() - reference).norm() / reference.norm()
+        errors = (torch.cat(own).float() - reference).norm(dim=-1) / reference.norm(dim=-1)
+        error = errors.quantile(QUANTILE)
         if not error <= TOLERANCE[model.dtype]:
             raise _refusal(
                 model, f"packed logits differ from the model's own (relative error {error:.2g})"

@@ -78,6 +78,19 @@ def test_equals_transformers(
     engine.close()
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "mixtral", "granitemoe"])
+def test_is_found_faithful_in_bfloat16_too(
+    architecture: str, tmp_path: Path, model_path: Path, encode: Encode
+) -> None:
+    """Where roundings are coarse, and make a router pick other experts now and then."""
+    sizes = SERVED.get(architecture, GROUPED | {"num_local_experts": 4})
+    _save(architecture, sizes, tmp_path, model_path)
+    engine = _engine(tmp_path, dtype="bfloat16")
+    result = run(engine, [submission(0, encode(PROMPTS[3]), 4, ignore_eos=True)])[0]
+    assert len(result.ids) == 4
+    engine.close()
+
+
 @pytest.mark.parametrize("architecture", REFUSED)
 def test_refuses_what_it_cannot_serve(architecture: str, tmp_path: Path, model_path: Path) -> None:
     _save(architecture, REFUSED[architecture], tmp_path, model_path)
@@ -124,11 +137,11 @@ def _save(
     return loaded
 
 
-def _engine(folder: Path) -> Engine:
+def _engine(folder: Path, dtype: str = "float32") -> Engine:
     return Engine(
         EngineConfig(
             model_id=str(folder),
-            dtype="float32",
+            dtype=dtype,
             block_size=16,
             max_batch_total_tokens=2048,
             max_batch_prefill_tokens=16,
