@@ -123,9 +123,11 @@ class Engine:
             sequence.constraint = self._constraints.get_constraint(compiled)
         except InvalidConstraintError as error:
             sequence.fail(f"the constraint does not compile: {error}")
+        except Exception as error:
+            logger.exception("a constraint failed to compile; its sequence ends")
+            sequence.fail(f"the constraint failed: {type(error).__name__}")
         else:
             sequence.compiled = compiled
-            self._stats.compile_seconds.append(compiled.seconds)
             sequence.add_forced_tokens()
         if sequence.is_finished:
             self._deliver(sequence)
@@ -212,6 +214,7 @@ class Engine:
         )
         stats.preemptions, scheduler.num_preemptions = scheduler.num_preemptions, 0
         stats.merges, scheduler.num_merges = scheduler.num_merges, 0
+        stats.compile_seconds = self._constraints.take_compile_seconds()
         stats.step_seconds = seconds
         outputs, self._outputs, self._stats = self._outputs, [], EngineStats()
         return StepOutputs(outputs, stats)

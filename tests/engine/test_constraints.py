@@ -96,7 +96,11 @@ def test_returned_constraints_start_anew(factory: ConstraintFactory, tokenizer: 
 
 def test_compiles_once(factory: ConstraintFactory) -> None:
     spec = ConstraintSpec("choice", json.dumps(["red", "green"]))
-    assert factory.compile(spec) is factory.compile(ConstraintSpec("choice", spec.value))
+    factory.take_compile_seconds()
+    compiled = factory.compile(spec).result()
+    assert factory.compile(ConstraintSpec("choice", spec.value)).result() is compiled
+    assert len(factory.take_compile_seconds()) == 1
+    assert factory.take_compile_seconds() == []
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,22 @@ def test_a_bad_constraint_fails_its_own_sequence(engine: Engine, encode: Encode)
     assert results[1].error is not None and "compile" in results[1].error
 
 
+def test_a_library_that_breaks_fails_its_own_sequence(
+    make_engine: MakeEngine, encode: Encode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+
+    def broken(spec: ConstraintSpec) -> None:
+        raise RuntimeError(f"no {spec.kind} today")
+
+    monkeypatch.setattr(engine._constraints._backend, "create", broken)
+    results = run(
+        engine, [submission(0, encode(STORY), 4), submission(1, encode(STORY), constraint=JSON)]
+    )
+    assert results[0].finish is not None
+    assert results[1].error == "the constraint failed: RuntimeError"
+
+
 def test_preempted_sequences_say_the_same(make_engine: MakeEngine, encode: Encode) -> None:
     prompts = [encode(f"{STORY} number {i} where") for i in range(4)]
     roomy = make_engine()

@@ -32,8 +32,6 @@ class CompiledConstraint:
     """A spec that compiled, and its idle constraints, warm from earlier sequences."""
 
     spec: ConstraintSpec
-    seconds: float
-    """What compilation took."""
     pool: list[Constraint] = field(default_factory=list)
 
 
@@ -51,6 +49,7 @@ class ConstraintFactory:
         # Its own thread: a step's bitmasks never wait for somebody's compilation.
         self._filler = ThreadPoolExecutor(1, thread_name_prefix="bitmask")
         self._compiled: OrderedDict[ConstraintSpec, Future[CompiledConstraint]] = OrderedDict()
+        self._compile_seconds: list[float] = []
         self._lock = threading.Lock()
 
     @classmethod
@@ -88,6 +87,12 @@ class ConstraintFactory:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(spec)
         return future
+
+    def take_compile_seconds(self) -> list[float]:
+        """How long each compilation since the last call took. What was found compiled took none."""
+        with self._lock:
+            seconds, self._compile_seconds = self._compile_seconds, []
+        return seconds
 
     def get_constraint(self, compiled: CompiledConstraint) -> Constraint:
         """An idle constraint of that spec, else a new one."""
@@ -128,7 +133,9 @@ class ConstraintFactory:
         _check_size(spec)
         start = time.perf_counter()
         first = self._backend.create(spec)
-        return CompiledConstraint(spec, time.perf_counter() - start, [first])
+        with self._lock:
+            self._compile_seconds.append(time.perf_counter() - start)
+        return CompiledConstraint(spec, [first])
 
 
 def _check_size(spec: ConstraintSpec) -> None:
