@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tokenloom_engine.constraints.config import ConstraintConfig
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen settings of one engine; crosses the process border as JSON.
@@ -30,5 +32,5 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     waiting_served_ratio: float = 0.0
     block_size: int = 32
     prefix_caching: bool = True
-    constraint_timeout_seconds: float = 10.0
+    constraints: ConstraintConfig = ConstraintConfig()
     json_output: bool = False

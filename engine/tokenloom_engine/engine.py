@@ -6,13 +6,13 @@ import logging
 import time
 from concurrent.futures import Future
 
-import numpy as np
-
 from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.block_manager import BlockManager
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.constraints.base import Bitmask, InvalidConstraintError
-from tokenloom_engine.constraints.factory import CompiledConstraint, ConstraintFactory
+from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
+from tokenloom_engine.constraints.masks import wait_for
+from tokenloom_engine.errors import LoadError
 from tokenloom_engine.messages import (
     EngineStats,
     ModelInfo,
@@ -21,14 +21,14 @@ from tokenloom_engine.messages import (
     Submit,
 )
 from tokenloom_engine.model_runner import ModelRunner
-from tokenloom_engine.sampler import RowChoices, Sampler
+from tokenloom_engine.sampler import Draws, RowChoices, Sampler
 from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
 from tokenloom_engine.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 
-BITS = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
-"""The words of a bitmask with one bit set."""
+PATIENCE_SECONDS = 0.002
+"""How long a step waits for masks before and after its forward; whose is late sits out a step."""
 
 
 class Engine:
@@ -40,9 +40,7 @@ class Engine:
         self._runner = ModelRunner(config)
         self.model: ModelInfo = self._runner.info
         self.vocabulary = self._runner.vocabulary
-        self._constraints = ConstraintFactory.for_tokenizer(
-            self._runner.tokenizer_json, self.model.vocab_size, self.model.eos_token_ids
-        )
+        self._constraints = _load_constraints(self._runner, config)
         self._sampler = Sampler(self.vocabulary.size)
         blocks = BlockManager(
             self._runner.num_blocks, config.block_size, prefix_caching=config.prefix_caching
@@ -55,7 +53,7 @@ class Engine:
         )
         self._scheduler = Scheduler(blocks, limits)
         self._sequences: dict[int, Sequence] = {}
-        self._compiling: dict[int, tuple[Future[CompiledConstraint], float]] = {}
+        self._compiling: dict[int, tuple[Future[Lease], float]] = {}
         """By sequence: its constraint to come, and when to give up on it."""
         self._outputs: list[SequenceOutput] = []
         self._stats = EngineStats()
@@ -81,8 +79,8 @@ class Engine:
         elif submit.constraint is None:
             self._scheduler.add(sequence)
         else:
-            deadline = time.monotonic() + self._config.constraint_timeout_seconds
-            self._compiling[submit.id] = self._constraints.compile(submit.constraint), deadline
+            deadline = time.monotonic() + self._config.constraints.timeout_seconds
+            self._compiling[submit.id] = self._constraints.lease(submit.constraint), deadline
 
     def abort(self, id: int) -> None:
         """Drop a sequence, if it is still there."""
@@ -94,6 +92,7 @@ class Engine:
         """One forward for all that can run, and what came of it."""
         start = time.perf_counter()
         self._admit_compiled()
+        self._add_forced_tokens()
         rows = self._scheduler.schedule()
         if rows:
             try:
@@ -109,73 +108,82 @@ class Engine:
 
     def _admit_compiled(self) -> None:
         for id, (future, deadline) in list(self._compiling.items()):
+            sequence = self._sequences[id]
             if future.done():
                 del self._compiling[id]
-                self._admit(self._sequences[id], future)
+                self._admit(sequence, future)
             elif time.monotonic() > deadline:
-                del self._compiling[id]
-                self._sequences[id].fail("the constraint took too long to compile")
-                self._deliver(self._sequences[id])
+                sequence.refuse("grammar is not valid: it took too long to compile")
+                self._deliver(sequence)
 
-    def _admit(self, sequence: Sequence, future: Future[CompiledConstraint]) -> None:
+    def _admit(self, sequence: Sequence, future: Future[Lease]) -> None:
         try:
-            compiled = future.result()
-            sequence.constraint = self._constraints.get_constraint(compiled)
+            sequence.constrain(future.result())
         except InvalidConstraintError as error:
-            sequence.fail(f"the constraint does not compile: {error}")
+            sequence.refuse(f"grammar is not valid: {error}")
         except Exception as error:
             logger.exception("a constraint failed to compile; its sequence ends")
             sequence.fail(f"the constraint failed: {type(error).__name__}")
-        else:
-            sequence.compiled = compiled
-            sequence.add_forced_tokens()
         if sequence.is_finished:
             self._deliver(sequence)
         else:
             self._scheduler.add(sequence)
 
+    def _add_forced_tokens(self) -> None:
+        """Let the running constraints say what must follow, as soon as their masks are ready."""
+        sequences = [s for s in self._scheduler.running if s.mask is not None]
+        self._wait_for_masks([s for s in sequences if not s.is_late])
+        for sequence in sequences:
+            assert sequence.mask is not None
+            if sequence.mask.is_ready:
+                sequence.is_late = False
+                sequence.add_forced_tokens()
+                if sequence.is_finished:
+                    self._deliver(sequence)
+
     def _run(self, rows: list[Row]) -> list[RowChoices]:
-        """The forward, with the bitmasks filled meanwhile, and the sampling."""
-        masked = [i for i, row in enumerate(rows) if row.draws and row.sequence.constraint]
-        bitmask, filling = self._start_filling([rows[i].sequence for i in masked])
+        """The forward, with bitmasks filled meanwhile, and the sampling."""
+        drawing = [i for i, row in enumerate(rows) if row.draws]
+        self._start_filling([rows[i].sequence for i in drawing])
         batch = Batch.pack(rows, self._config.block_size, self._runner.model.device)
         start = time.perf_counter()
-        try:
-            logits = self._runner.get_logits(batch)
-        finally:
-            # Nobody touches a constraint while it is being asked.
-            mask_seconds = filling.result() if filling is not None else 0.0
+        logits = self._runner.get_logits(batch)
         self._stats.forward_seconds = time.perf_counter() - start
-        self._stats.mask_seconds = mask_seconds
-        return self._sampler.sample(logits, rows, bitmask, masked)
+        self._wait_for_masks([rows[i].sequence for i in drawing])
+        draws: Draws = {}
+        for i in drawing:
+            sequence = rows[i].sequence
+            sequence.is_late = sequence.mask is not None and not sequence.mask.is_ready
+            if not sequence.is_late:
+                draws[i] = sequence.allowed_tokens()
+        return self._sampler.sample(logits, rows, draws)
 
-    def _start_filling(
-        self, sequences: list[Sequence]
-    ) -> tuple[Bitmask | None, Future[float] | None]:
-        """Begin to fill a bitmask row for each constrained sequence that draws in this step."""
-        if not sequences:
-            return None, None
-        bitmask = self._constraints.allocate_bitmask(len(sequences))
-        pairs = []
-        for row, sequence in enumerate(sequences):
-            assert sequence.constraint is not None
-            forced = [] if sequence.submit.forced_tokens else sequence.constraint.forced_tokens()
-            if forced:  # one at a time, yet the same tokens
-                bitmask[row, forced[0] // 32] = BITS[forced[0] % 32]
-            else:
-                pairs.append((sequence.constraint, row))
-        return bitmask, self._constraints.start_filling(pairs, bitmask) if pairs else None
+    def _start_filling(self, sequences: list[Sequence]) -> None:
+        """Begin to fill the masks of those whose constraints were not asked since they moved."""
+        asking = [sequence for sequence in sequences if sequence.needs_mask]
+        if asking:
+            rows = [(s.compiled, s.constraint) for s in asking if s.compiled and s.constraint]
+            for sequence, mask in zip(asking, self._constraints.start_filling(rows), strict=True):
+                sequence.mask = mask
+
+    def _wait_for_masks(self, sequences: list[Sequence]) -> None:
+        wait_for([s.mask for s in sequences if s.mask is not None], PATIENCE_SECONDS)
 
     def _advance(self, rows: list[Row], choices: list[RowChoices]) -> None:
         for row, choice in zip(rows, choices, strict=True):
             sequence = row.sequence
-            self._scheduler.commit(row)
+            # Who is late computes its last token again, for another chance to draw.
+            self._scheduler.commit(sequence, row.end - sequence.is_late)
             for scored in choice.scored:
                 if not sequence.is_finished:
                     sequence.score(scored)
+            if choice.error is not None and not sequence.is_finished:
+                sequence.fail(choice.error)
             if choice.drawn is not None and not sequence.is_finished:
                 sequence.accept(choice.drawn)
             self._deliver(sequence)
+        # While the outputs are sent, and the next step is made up.
+        self._start_filling([row.sequence for row in rows if not row.sequence.is_finished])
 
     def _fail(self, rows: list[Row], message: str) -> None:
         for row in rows:
@@ -193,10 +201,18 @@ class Engine:
 
     def _remove(self, sequence: Sequence) -> None:
         del self._sequences[sequence.submit.id]
-        self._compiling.pop(sequence.submit.id, None)
         self._scheduler.remove(sequence)
+        if (compiling := self._compiling.pop(sequence.submit.id, None)) is not None:
+            compiling[0].add_done_callback(self._return_unused)
         if sequence.constraint is not None and sequence.compiled is not None:
-            self._constraints.return_constraint(sequence.compiled, sequence.constraint)
+            self._constraints.return_constraint(
+                sequence.compiled, sequence.constraint, sequence.mask
+            )
+
+    def _return_unused(self, future: Future[Lease]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            lease = future.result()
+            self._constraints.return_constraint(lease.compiled, lease.constraint)
 
     def _take_outputs(self, rows: list[Row], seconds: float) -> StepOutputs:
         scheduler, stats = self._scheduler, self._stats
@@ -215,6 +231,19 @@ class Engine:
         stats.preemptions, scheduler.num_preemptions = scheduler.num_preemptions, 0
         stats.merges, scheduler.num_merges = scheduler.num_merges, 0
         stats.compile_seconds = self._constraints.take_compile_seconds()
+        stats.mask_seconds = self._constraints.take_mask_seconds()
         stats.step_seconds = seconds
         outputs, self._outputs, self._stats = self._outputs, [], EngineStats()
         return StepOutputs(outputs, stats)
+
+
+def _load_constraints(runner: ModelRunner, config: EngineConfig) -> ConstraintFactory:
+    try:
+        return ConstraintFactory.for_tokenizer(
+            runner.tokenizer_json,
+            runner.info.vocab_size,
+            runner.info.eos_token_ids,
+            config.constraints,
+        )
+    except ImportError as error:
+        raise LoadError(f"a constraint back end is not installed: {error}") from error

@@ -6,10 +6,11 @@ the wire. This module imports neither torch nor transformers: the front process 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from tokenloom_engine.constraints.base import Captures
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
 FinishReason = Literal["length", "eos_token", "stop_sequence"]
@@ -18,8 +19,9 @@ FinishReason = Literal["length", "eos_token", "stop_sequence"]
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the next token is chosen from the logits of one sequence.
 
-    Applied in this order: repetition penalty, frequency penalty, constraint bitmask,
-    temperature, top-k, top-p, typical-p, draw. Each default switches its step off.
+    Applied in this order: repetition penalty, frequency penalty, logit bias, custom processors,
+    constraint bitmask, temperature, top-k, top-p, typical-p, draw. Each default switches its step
+    off.
     """
 
     greedy: bool = True
@@ -32,6 +34,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Divides positive and multiplies negative logits of every token in prompt or output."""
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit once for each time that it stands in the output."""
+    logit_bias: dict[int, float] = {}
+    """Added to the logits of these tokens."""
     seed: int = 0
     """With the token's position, the only input of the random draw. 0 <= seed < 2**64."""
 
@@ -43,6 +47,8 @@ class StoppingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop: tuple[str, ...] = ()
     """The text ends with the first of these to appear, which is kept, and nothing follows it."""
     ignore_eos: bool = False
+    min_new_tokens: int = 0
+    """Before so many tokens, neither EOS nor a stop string ends the sequence; a constraint does."""
 
 
 class LogprobParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,7 +61,16 @@ class LogprobParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     prompt: bool = False
     """The prompt tokens' too."""
     processed: bool = False
-    """Report the distribution that was drawn from instead of the model's own."""
+    """Report the distribution that was drawn from instead of the model's own. A forced token's
+    logprob is then 0."""
+
+
+class LogitsProcessorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A custom logits processor that a request asks for."""
+
+    name: str
+    """Of its factory's entry point."""
+    args: dict[str, Any] = {}
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="submit"):
@@ -67,6 +82,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     stopping: StoppingParams
     logprobs: LogprobParams = LogprobParams()
     constraint: ConstraintSpec | None = None
+    logits_processors: tuple[LogitsProcessorSpec, ...] = ()
+    """Applied in this order, after the penalties and before the constraint's bitmask."""
     forced_tokens: bool = True
     """False: tokens that the constraint forces are computed one by one instead of in one forward.
     The tokens are the same."""
@@ -106,7 +123,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     top: list[TopToken] | None = None
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """The end of a sequence."""
 
     reason: FinishReason
@@ -114,10 +131,12 @@ class Finish(msgspec.Struct, frozen=True):
     """The texts of all generated tokens that are not special, joined."""
     generated_tokens: int
     forced_tokens: int
+    captures: Captures = {}
+    """What the grammar's named parts matched."""
 
 
 class SequenceOutput(msgspec.Struct, omit_defaults=True):
-    """What one step brought for one sequence. The last one has `finish` or `error`."""
+    """What one step brought for one sequence. The last one has `finish`, `error` or `refusal`."""
 
     id: int
     tokens: list[Token] = msgspec.field(default_factory=list)
@@ -129,6 +148,8 @@ class SequenceOutput(msgspec.Struct, omit_defaults=True):
     """With the first output: prompt tokens whose keys and values the prefix cache had."""
     finish: Finish | None = None
     error: str | None = None
+    refusal: str | None = None
+    """What is wrong with the request; nothing was generated."""
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True):
@@ -182,6 +203,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Token places of the KV cache."""
     max_batch_prefill_tokens: int
     max_batch_size: int | None
+    logits_processors: list[str] = []
+    """Names of the custom logits processors that are installed."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

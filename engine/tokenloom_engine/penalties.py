@@ -1,4 +1,4 @@
-"""Penalties for tokens that were seen before."""
+"""Changes to single tokens' logits: penalties, biases, a minimum length."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ def apply_penalties(scores: torch.Tensor, sequences: list[Sequence]) -> None:
             ids = _to_tensor(unique, scores.device)
             weight = _to_tensor(counts, scores.device) * sampling.frequency_penalty
             scores[row, ids] -= weight
+
+
+def apply_logit_bias(scores: torch.Tensor, sequences: list[Sequence]) -> None:
+    """Add, in place, to the scores [rows, V] what row i's sequence asks for."""
+    for row, sequence in enumerate(sequences):
+        if bias := sequence.submit.sampling.logit_bias:
+            ids = torch.tensor(list(bias), device=scores.device)
+            scores[row, ids] += torch.tensor(list(bias.values()), device=scores.device)
+
+
+def suppress_eos(scores: torch.Tensor, sequences: list[Sequence]) -> None:
+    """-inf, in place, for the tokens that would end row i's sequence before its minimum length."""
+    for row, sequence in enumerate(sequences):
+        if sequence.num_generated < sequence.submit.stopping.min_new_tokens:
+            scores[row, list(sequence.eos_token_ids)] = -torch.inf
 
 
 def _to_tensor(

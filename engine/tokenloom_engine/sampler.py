@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.constraints.base import Bitmask
-from tokenloom_engine.penalties import apply_penalties
+from tokenloom_engine.penalties import apply_logit_bias, apply_penalties, suppress_eos
 from tokenloom_engine.randomness import uniform
 from tokenloom_engine.sequence import Alternative, Choice, Sequence
 from tokenloom_engine.warpers import (
@@ -28,6 +29,12 @@ class RowChoices:
     scored: list[Choice] = field(default_factory=list)
     """Tokens that were known before: of the prompt, or forced."""
     drawn: Choice | None = None
+    error: str | None = None
+    """Why nothing could be drawn, though it was the row's turn."""
+
+
+Draws = dict[int, NDArray[np.int32] | None]
+"""The rows that draw, and which tokens the constraint of each allows ([V / 32]), if it has one."""
 
 
 @dataclass(slots=True)
@@ -37,7 +44,8 @@ class _Place:
     sequence: Sequence
     choice: Choice
     is_forced: bool = False
-    allowed: Bitmask | None = None
+    is_drawn: bool = False
+    allowed: NDArray[np.int32] | None = None
     """[V / 32], if a constraint limits the draw."""
 
     def is_masked(self, id: int) -> bool:
@@ -51,7 +59,7 @@ class _Place:
         """Whether its log-probability is asked for and not read yet."""
         params = self.sequence.submit.logprobs
         asked = params.tokens or params.prompt or params.top_n_tokens > 0
-        return asked and self.choice.logprob is None
+        return asked and self.choice.logprob is None and self.choice.id >= 0
 
 
 class Sampler:
@@ -62,56 +70,81 @@ class Sampler:
         self._num_tokens = num_tokens
 
     @torch.inference_mode()
-    def sample(
-        self, logits: torch.Tensor, rows: list[Row], bitmask: Bitmask | None, masked: list[int]
-    ) -> list[RowChoices]:
+    def sample(self, logits: torch.Tensor, rows: list[Row], draws: Draws) -> list[RowChoices]:
         """Choose for each row.
 
         `logits` [N, V] are those of the rows' `num_logits` last positions, in order.
-        `bitmask` [len(masked), V / 32] belongs to the rows whose indices are in `masked`.
         """
-        answers, places, draws = _places(rows)
+        answers, places = _places(rows, draws)
         if not places:
             return answers
         raw = logits.float()
-        if draws:
-            scores = raw[torch.tensor(list(draws.values()), device=raw.device)]
-            sequences = [rows[index].sequence for index in draws]
-            apply_penalties(scores, sequences)
-            scores[:, self._num_tokens :] = -torch.inf
-            if bitmask is not None and masked:
-                order = {index: place for place, index in enumerate(draws)}
-                for index, allowed in zip(masked, bitmask, strict=True):
-                    places[draws[index]].allowed = allowed
-                _apply_bitmask(scores, [order[index] for index in masked], bitmask)
+        lasts = [i for i, place in enumerate(places) if place.is_drawn]
+        if lasts:
+            drawn = [places[i] for i in lasts]
+            sequences = [place.sequence for place in drawn]
+            scores = self._scores(raw, lasts, drawn)
             ids, processed = _draw(scores, sequences)
-            for index, place, id in zip(draws, draws.values(), ids, strict=True):
-                places[place].choice.id = id
-                answers[index].drawn = places[place].choice
-            _read_processed(processed, [places[i] for i in draws.values()])
+            chosen = processed.gather(1, ids.unsqueeze(1)).squeeze(1)
+            possible = chosen.isfinite().tolist()
+            for index, place, id, is_possible in zip(
+                draws, drawn, ids.tolist(), possible, strict=True
+            ):
+                place.choice.id = id
+                if is_possible:
+                    answers[index].drawn = place.choice
+                else:
+                    answers[index].error = "no token is left to draw"
+            _read_processed(processed, drawn)
         _read_logprobs(raw, places)
         return answers
 
+    def _scores(self, raw: torch.Tensor, lasts: list[int], places: list[_Place]) -> torch.Tensor:
+        """What is drawn from, [len(lasts), V]: the logits raw[lasts] of these places, changed."""
+        scores = raw[torch.tensor(lasts, device=raw.device)]
+        sequences = [place.sequence for place in places]
+        apply_penalties(scores, sequences)
+        apply_logit_bias(scores, sequences)
+        suppress_eos(scores, sequences)
+        scores[:, self._num_tokens :] = -torch.inf
+        constrained = [i for i, place in enumerate(places) if place.allowed is not None]
+        if constrained:
+            bitmask = np.stack([a for place in places if (a := place.allowed) is not None])
+            allowed = _unpack(bitmask, scores.shape[1]).to(scores.device)
+            index = torch.tensor(constrained, device=scores.device)
+            masked = scores[index].masked_fill(~allowed, -torch.inf)
+            if any(place.sequence.can_suppress for place in places):
+                # The constraint outranks what has left none of its tokens.
+                empty = masked.amax(dim=1) == -torch.inf
+                before = raw[torch.tensor(lasts, device=raw.device)[index[empty]]]
+                masked[empty] = before.masked_fill(~allowed[empty], -torch.inf)
+            scores[index] = masked
+        return scores
 
-def _places(rows: list[Row]) -> tuple[list[RowChoices], list[_Place], dict[int, int]]:
-    """Each row's answer, each logit's place, and of each drawing row (by index) its last place."""
-    answers, places, draws = [], [], {}
+
+def _places(rows: list[Row], draws: Draws) -> tuple[list[RowChoices], list[_Place]]:
+    """Each row's answer, and the place of each logit."""
+    answers, places = [], []
     for index, row in enumerate(rows):
         ids = row.sequence.ids
         known = [Choice(id) for id in ids[row.first_logit + 1 : row.end + 1]]
         answers.append(RowChoices(known))
         # What is known and not of the prompt, the constraint forced.
-        places += [
-            _Place(row.sequence, choice, is_forced=position >= row.sequence.prompt_len)
-            for position, choice in enumerate(known, start=row.first_logit + 1)
-        ]
+        for position, choice in enumerate(known, start=row.first_logit + 1):
+            is_forced = position >= row.sequence.prompt_len
+            places.append(_Place(row.sequence, choice, is_forced=is_forced))
+            if is_forced and row.sequence.submit.logprobs.processed:
+                choice.logprob = 0.0  # there was nothing else to draw
+                choice.top = [Alternative(choice.id, 0.0, masked=False)]
         if row.draws:
-            draws[index] = len(places)
-            places.append(_Place(row.sequence, Choice(-1)))
-    return answers, places, draws
+            is_drawn = index in draws
+            places.append(
+                _Place(row.sequence, Choice(-1), is_drawn=is_drawn, allowed=draws.get(index))
+            )
+    return answers, places
 
 
-def _draw(scores: torch.Tensor, sequences: list[Sequence]) -> tuple[list[int], torch.Tensor]:
+def _draw(scores: torch.Tensor, sequences: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
     """Pick a token for each row of `scores` [rows, V]; also returns what was drawn from."""
     ids = scores.argmax(dim=1)
     picks = [i for i, sequence in enumerate(sequences) if not sequence.submit.sampling.greedy]
@@ -120,8 +153,7 @@ def _draw(scores: torch.Tensor, sequences: list[Sequence]) -> tuple[list[int], t
         warped = _warp(scores[rows], [sequences[i] for i in picks])
         ids[rows] = _draw_by_inverse_cdf(warped, [sequences[i] for i in picks])
         scores[rows] = warped
-    result: list[int] = ids.tolist()
-    return result, scores
+    return ids, scores
 
 
 def _warp(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
@@ -147,12 +179,10 @@ def _draw_by_inverse_cdf(scores: torch.Tensor, sequences: list[Sequence]) -> tor
     return torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(1)
 
 
-def _apply_bitmask(scores: torch.Tensor, rows: list[int], bitmask: Bitmask) -> None:
-    """-inf, in place, where row i of the bitmask, that is row rows[i] of scores, has no bit."""
+def _unpack(bitmask: Bitmask, vocab_size: int) -> torch.Tensor:
+    """[rows, V / 32] words to bool [rows, V]."""
     bits = np.unpackbits(bitmask.view(np.uint8), axis=1, bitorder="little")
-    allowed = torch.from_numpy(bits[:, : scores.shape[1]]).view(torch.bool).to(scores.device)
-    index = torch.tensor(rows, device=scores.device)
-    scores[index] = scores[index].masked_fill(~allowed, -torch.inf)
+    return torch.from_numpy(bits[:, :vocab_size]).view(torch.bool)
 
 
 def _read_processed(scores: torch.Tensor, places: list[_Place]) -> None:

@@ -65,20 +65,19 @@ class Scheduler:
         # Rows of one shape lie side by side, so that a back end can attend them as one.
         return sorted(rows, key=lambda row: (row.count, row.end))
 
-    def commit(self, row: Row) -> None:
-        """After the forward: the row's tokens are computed, its full blocks can be shared."""
-        sequence = row.sequence
-        sequence.num_computed = row.end
+    def commit(self, sequence: Sequence, num_computed: int) -> None:
+        """After the forward: so many tokens are computed, full blocks can be shared."""
+        sequence.num_computed = num_computed
         if not self.blocks.prefix_caching:
             return
-        num_full = row.end // self.blocks.block_size
+        num_full = num_computed // self.blocks.block_size
         while len(sequence.block_hashes) < num_full:
             self._cache_next_block(sequence)
 
     def _decode_rows(self) -> list[Row]:
         rows = []
         for sequence in list(self.running):
-            if sequence.is_prefilling or not sequence.block_table:
+            if sequence.is_prefilling or sequence.is_late or not sequence.block_table:
                 continue  # (without blocks: preempted for one before it)
             count = sequence.num_to_compute
             if self._reserve(sequence, count):
@@ -87,7 +86,9 @@ class Scheduler:
 
     def _add_prefill_rows(self, rows: list[Row], budget: int) -> int:
         for sequence in self.running:
-            if sequence.is_prefilling:  # it has had all its blocks since `_start`
+            if (
+                sequence.is_prefilling and not sequence.is_late
+            ):  # it has had all its blocks since `_start`
                 budget = self._add_chunk(rows, sequence, budget)
         return budget
 

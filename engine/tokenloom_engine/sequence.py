@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom_engine.block_manager import BlockHash
 from tokenloom_engine.constraints.base import Constraint
-from tokenloom_engine.constraints.factory import CompiledConstraint
+from tokenloom_engine.constraints.factory import Lease
+from tokenloom_engine.constraints.masks import CompiledConstraint, Mask
 from tokenloom_engine.detokenizer import Detokenizer
 from tokenloom_engine.messages import (
     Finish,
@@ -22,6 +25,9 @@ from tokenloom_engine.messages import (
 )
 from tokenloom_engine.stop_strings import StopStrings
 from tokenloom_engine.vocabulary import Vocabulary
+
+BITS = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
+"""The words of a bitmask with one bit set."""
 
 
 class Alternative(NamedTuple):
@@ -64,6 +70,10 @@ class Sequence:
         self.block_hashes: list[BlockHash] = []
         self.compiled: CompiledConstraint | None = None
         self.constraint: Constraint | None = None
+        self.mask: Mask | None = None
+        """What the constraint allows next; None before anyone asked for its present state."""
+        self.is_late = False
+        """Whether it sits out a step because its mask was not ready."""
         self.ending: FinishReason | None = None
         """Set when no more tokens are drawn, though some may still wait for their scores."""
         self.started_at: float | None = None
@@ -75,6 +85,17 @@ class Sequence:
         self._num_reported = 0
         self._prompt_tokens: list[Token] = []
         self._output = SequenceOutput(submit.id)
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        return self._vocabulary.eos_token_ids
+
+    @property
+    def can_suppress(self) -> bool:
+        """Whether something besides the constraint may rule tokens out."""
+        submit = self.submit
+        return bool(submit.logits_processors) or self.num_generated < submit.stopping.min_new_tokens
 
     @property
     def num_generated(self) -> int:
@@ -93,9 +114,20 @@ class Sequence:
         return end - self.num_computed
 
     @property
+    def needs_mask(self) -> bool:
+        """Whether the constraint must still be asked before the next token is drawn."""
+        return self.constraint is not None and self.mask is None and self.ending is None
+
+    @property
     def is_finished(self) -> bool:
         """Whether the last output is made."""
-        return self._output.finish is not None or self._output.error is not None
+        output = self._output
+        return bool(output.finish or output.error or output.refusal)
+
+    def constrain(self, lease: Lease) -> None:
+        """Take a constraint, with the mask of its first state."""
+        self.compiled, self.constraint, self.mask = lease
+        self.add_forced_tokens()
 
     def start(self, num_cached: int) -> None:
         """Join the batch, with so many tokens already in the blocks of the prefix cache."""
@@ -142,24 +174,40 @@ class Sequence:
             self._finish("eos_token")  # the grammar is complete; no forward to hear EOS said
         elif self.num_generated >= stopping.max_new_tokens:
             self._finish("length")
-        else:
-            self.add_forced_tokens()
 
     def add_forced_tokens(self) -> None:
-        """Append the tokens that the constraint leaves no choice about."""
+        """Append the tokens that the constraint leaves no choice about. Its mask must be ready."""
         if self.constraint is None:
             return
-        if self.submit.forced_tokens:
-            room = self.submit.stopping.max_new_tokens - self.num_generated
-            forced = self.constraint.forced_tokens()[:room]
-            if forced and self._advance_constraint(forced):
-                self._append_forced(forced)
-        if self.constraint.is_terminated and self.ending is None and not self.is_finished:
+        forced = self._forced_tokens() if self.submit.forced_tokens else []
+        forced = forced[: self.submit.stopping.max_new_tokens - self.num_generated]
+        if forced and self._advance_constraint(forced):
+            self._append_forced(forced)
+        if not self.is_finished and self.ending is None and self.constraint.is_terminated:
             self._finish("eos_token")
+
+    def allowed_tokens(self) -> NDArray[np.int32] | None:
+        """Which tokens may be drawn ([V / 32] words of bits); None is all. The mask must be ready.
+
+        Ends the sequence if its constraint cannot say.
+        """
+        if self.mask is None:
+            return None
+        forced = self._forced_tokens()
+        if not forced:
+            return self.mask.allowed
+        # Wanted one at a time, or known too late for this forward: the tokens are the same.
+        allowed = np.zeros_like(self.mask.allowed)
+        allowed[forced[0] // 32] = BITS[forced[0] % 32]
+        return allowed
 
     def fail(self, message: str) -> None:
         """End with an error."""
         self._output.error = message
+
+    def refuse(self, message: str) -> None:
+        """End before the start: the request itself is wrong."""
+        self._output.refusal = message
 
     def take_output(self) -> SequenceOutput | None:
         """What there is to say since the last call, if anything."""
@@ -191,11 +239,26 @@ class Sequence:
         if self.ending is not None:
             self._finish(self.ending)
 
+    def _forced_tokens(self) -> list[int]:
+        assert self.constraint is not None
+        try:
+            problem = self.mask.error if self.mask is not None else None
+            if problem is None:
+                return self.constraint.forced_tokens()
+        except Exception as error:  # whatever a library raises, it is this row's own
+            problem = type(error).__name__
+        self.fail(f"the constraint failed: {problem}")
+        return []
+
     def _advance_constraint(self, ids: list[int]) -> bool:
         if self.constraint is None:
             return True
-        accepted = self.constraint.accept_tokens(ids)
-        error = self.constraint.error
+        self.mask = None
+        try:
+            accepted = self.constraint.accept_tokens(ids)
+            error = self.constraint.error
+        except Exception as problem:  # whatever a library raises, it is this row's own
+            accepted, error = False, type(problem).__name__
         if error is not None or not accepted:
             self.fail(f"the constraint failed: {error or 'it refused its own token'}")
             return False
@@ -234,4 +297,7 @@ class Sequence:
             tokens[-1] = msgspec.structs.replace(tokens[-1], text=tokens[-1].text + tail)
             self._text.append(tail)
         num_tokens = self._num_reported + len(tokens)
-        self._output.finish = Finish(reason, "".join(self._text), num_tokens, self._num_forced)
+        captures = self.constraint.captures() if self.constraint is not None else {}
+        self._output.finish = Finish(
+            reason, "".join(self._text), num_tokens, self._num_forced, captures
+        )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenloom_engine.constraints.config import ConstraintConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
@@ -19,3 +21,5 @@ class RouterConfig:
     validation_workers: int = 2
     disable_grammar_support: bool = False
     disable_forced_tokens: bool = False
+    constraints: ConstraintConfig = ConstraintConfig()
+    """The same as the engine's."""

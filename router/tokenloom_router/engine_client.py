@@ -141,7 +141,7 @@ class EngineClient:
                 entry.put(output, now)
             except anyio.WouldBlock:
                 self._break_off(entry)
-            if output.finish is not None or output.error is not None:
+            if output.finish or output.error is not None or output.refusal is not None:
                 self._entries.pop(entry.id, None)
         # Sequences that run together got their last tokens together: few observations a step.
         for then, num_sequences in last_output_at.items():

@@ -5,7 +5,12 @@ from __future__ import annotations
 import anyio
 
 from tokenloom_engine.messages import SequenceOutput, Submit
-from tokenloom_router.errors import GenerationError, IncompleteGenerationError, RequestError
+from tokenloom_router.errors import (
+    GenerationError,
+    IncompleteGenerationError,
+    RequestError,
+    ValidationError,
+)
 from tokenloom_router.request import Timings, ValidRequest
 
 _SPARE_OUTPUTS = 2
@@ -48,6 +53,7 @@ class Entry:
             logprobs=request.logprobs,
             constraint=request.constraint,
             forced_tokens=request.forced_tokens,
+            logits_processors=request.logits_processors,
         )
 
     def put(self, output: SequenceOutput, now: float) -> None:
@@ -74,6 +80,8 @@ class Entry:
             output = await self._next()
         except anyio.EndOfStream:
             raise self._failure or IncompleteGenerationError() from None
+        if output.refusal is not None:
+            raise ValidationError(output.refusal)
         if output.error is not None:
             raise GenerationError(output.error)
         return output

@@ -47,6 +47,7 @@ def validate_parameters(request: GenerateRequest, limits: Limits) -> None:
     if best_of > 1 and not is_sampling(request):
         raise ValidationError("you must use sampling when `best_of` is > 1")
     _validate_numbers(request)
+    _validate_logit_bias(request.logit_bias, limits.vocab_size)
     _validate_stop(request.stop, limits)
     _validate_seed(request.seed, best_of)
     top_n_tokens = request.logprobs.top_n_tokens
@@ -63,7 +64,9 @@ def sampling_params(request: GenerateRequest, seed: int | None, limits: Limits) 
     frequency_penalty = request.frequency_penalty or 0.0
     if seed is None:
         return SamplingParams(
-            repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=request.logit_bias,
         )
     return SamplingParams(
         greedy=False,
@@ -74,6 +77,7 @@ def sampling_params(request: GenerateRequest, seed: int | None, limits: Limits) 
         typical_p=1.0 if request.typical_p is None else request.typical_p,
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,
+        logit_bias=request.logit_bias,
         seed=seed,
     )
 
@@ -97,6 +101,27 @@ def _validate_numbers(request: GenerateRequest) -> None:
     _probability("typical_p", request.typical_p)
     _strictly_positive_count("top_k", request.top_k)
     _strictly_positive_count("max_new_tokens", request.max_new_tokens)
+    _validate_min_new_tokens(request)
+
+
+def _validate_min_new_tokens(request: GenerateRequest) -> None:
+    least, most = request.min_new_tokens, request.max_new_tokens
+    if most is not None and least > most:
+        raise ValidationError(
+            f"`min_new_tokens` must be <= `max_new_tokens`. Given: {least} and {most}"
+        )
+
+
+def _validate_logit_bias(bias: dict[int, float], vocab_size: int) -> None:
+    for id, value in bias.items():
+        if not 0 <= id < vocab_size:
+            raise ValidationError(
+                f"`logit_bias` must have token ids >= 0 and < {vocab_size}. Given: {id}"
+            )
+        if not -100.0 <= value <= 100.0:
+            raise ValidationError(
+                f"`logit_bias` must have values >= -100 and <= 100. Given: {value}"
+            )
 
 
 def _finite(name: str, value: float | None) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.messages import (
     Finish,
+    LogitsProcessorSpec,
     LogprobParams,
     SamplingParams,
     StoppingParams,
@@ -30,11 +31,16 @@ class GenerateRequest:
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    min_new_tokens: int = 0
+    logit_bias: dict[int, float] = field(default_factory=dict)
     seed: int | None = None
     truncate: int | None = None
     constraint: ConstraintSpec | None = None
     forced_tokens: bool = True
     """Whether tokens that the constraint forces may be computed in one forward."""
+    token_healing: bool = False
+    """Whether the prompt's end may be tokenized anew together with what follows."""
+    logits_processors: tuple[LogitsProcessorSpec, ...] = ()
     logprobs: LogprobParams = field(default_factory=LogprobParams)
     stream: bool = False
     """Whether the outputs are wanted as they come (then best_of must be 1)."""
@@ -55,6 +61,11 @@ class ValidRequest:
     """The seed to report: None when greedy."""
     forced_tokens: bool = True
     """Whether tokens that the constraint forces may share one forward."""
+    logits_processors: tuple[LogitsProcessorSpec, ...] = ()
+    healed_tokens: int = 0
+    """How many tokens were taken off the prompt's end, to be generated anew."""
+    warnings: list[str] = field(default_factory=list)
+    """What the client should know of its request, though it is valid."""
 
     @property
     def input_length(self) -> int:

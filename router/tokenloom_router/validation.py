@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from typing import TypeVar
@@ -46,8 +47,7 @@ class Validation:
         self._constraints = constraints
         self._forced_tokens = not config.disable_forced_tokens
         self._tokenizing = anyio.CapacityLimiter(config.validation_workers)
-        # Their own workers: a grammar that takes long to validate holds up no plain request.
-        self._constraining = anyio.CapacityLimiter(config.validation_workers)
+        self._constraint_timeout = config.constraints.timeout_seconds
 
     @classmethod
     async def load(cls, config: RouterConfig, model: ModelInfo) -> Validation:
@@ -59,7 +59,11 @@ class Validation:
             if config.disable_grammar_support:
                 return tokenizer, None
             return tokenizer, ConstraintFactory.for_tokenizer(
-                tokenizer.json, model.vocab_size, model.eos_token_ids, num_threads=1
+                tokenizer.json,
+                model.vocab_size,
+                model.eos_token_ids,
+                config.constraints,
+                num_threads=config.validation_workers,
             )
 
         try:
@@ -82,21 +86,27 @@ class Validation:
         if request.truncate is not None:
             prompt_ids = prompt_ids[-request.truncate :]
         max_new_tokens = self._max_new_tokens(len(prompt_ids), request.max_new_tokens)
+        warnings: list[str] = []
         if request.constraint is not None:
-            await self._validate_constraint(request.constraint)
+            warnings = await self._validate_constraint(request.constraint)
         seed = _seed(request)
         return ValidRequest(
             prompt_ids=prompt_ids,
             inputs=request.inputs,
             sampling=sampling_params(request, seed, self.limits),
             stopping=StoppingParams(
-                max_new_tokens=max_new_tokens, stop=request.stop, ignore_eos=request.ignore_eos
+                max_new_tokens=max_new_tokens,
+                stop=request.stop,
+                ignore_eos=request.ignore_eos,
+                min_new_tokens=request.min_new_tokens,
             ),
             logprobs=_logprobs(request, best_of),
             constraint=request.constraint,
             best_of=best_of,
             seed=seed,
             forced_tokens=self._forced_tokens and request.forced_tokens,
+            logits_processors=request.logits_processors,
+            warnings=warnings,
         )
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
@@ -135,19 +145,20 @@ class Validation:
             )
         return max_new_tokens
 
-    async def _validate_constraint(self, spec: ConstraintSpec) -> None:
+    async def _validate_constraint(self, spec: ConstraintSpec) -> list[str]:
+        """Return what the constraint leaves out of the spec."""
         constraints = self._constraints
         if constraints is None:
             raise ValidationError("grammar is not supported")
         validate_text("grammar", spec.value)
-
-        def validate() -> None:
-            try:
-                constraints.validate(spec)
-            except InvalidConstraintError as error:
-                raise ValidationError(f"grammar is not valid: {error}") from error
-
-        await anyio.to_thread.run_sync(validate, abandon_on_cancel=True, limiter=self._constraining)
+        validating = asyncio.wrap_future(constraints.start_validating(spec))
+        try:
+            with anyio.fail_after(self._constraint_timeout):
+                return await validating
+        except InvalidConstraintError as error:
+            raise ValidationError(f"grammar is not valid: {error}") from error
+        except TimeoutError:
+            raise ValidationError("grammar is not valid: it takes too long to compile") from None
 
 
 async def _in_worker(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_router.config import RouterConfig
 from tokenloom_server.bundled_model import bundled_model_path
 from tokenloom_server.settings import Settings
@@ -27,6 +28,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         block_size=settings.block_size,
         prefix_caching=not settings.disable_prefix_caching,
         json_output=settings.json_output,
+        constraints=constraint_config(settings),
     )
 
 
@@ -42,4 +44,17 @@ def router_config(settings: Settings) -> RouterConfig:
         validation_workers=settings.validation_workers,
         disable_grammar_support=settings.disable_grammar_support,
         disable_forced_tokens=settings.disable_forced_tokens,
+        constraints=constraint_config(settings),
+    )
+
+
+def constraint_config(settings: Settings) -> ConstraintConfig:
+    """Both parts' settings of constraints."""
+    return ConstraintConfig(
+        backends=settings.backends,
+        max_bytes=settings.max_grammar_bytes,
+        max_depth=settings.max_grammar_depth,
+        timeout_seconds=settings.grammar_timeout,
+        max_items=settings.max_grammar_items,
+        max_items_in_row=settings.max_grammar_items_in_row,
     )

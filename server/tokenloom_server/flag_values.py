@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import ip_address
+from typing import get_args
+
+from tokenloom_engine.constraints.backends import backend_names
+from tokenloom_engine.constraints.spec import ConstraintKind
 
 OFF = frozenset({"", "n", "no", "f", "false", "off", "0"})
 
@@ -19,6 +23,20 @@ def as_list(value: object) -> object:
     if not isinstance(texts, Iterable):
         return value
     return [part.strip() for text in texts for part in str(text).split(",") if part.strip()]
+
+
+def as_backends(values: tuple[str, ...]) -> dict[ConstraintKind, str]:
+    """The back end of each kind, from NAME (all kinds) and KIND=NAME (one kind)."""
+    backends: dict[ConstraintKind, str] = {}
+    kinds = [kind for kind in get_args(ConstraintKind) if kind != "text"]
+    for value in sorted(values, key=lambda value: "=" in value):
+        kind, _, name = value.rpartition("=")
+        if name not in backend_names():
+            raise ValueError(f"`constraint_backend` must be among {backend_names()}, not {name!r}")
+        if kind and kind not in kinds:
+            raise ValueError(f"`constraint_backend` must be for one of {kinds}, not {kind!r}")
+        backends |= {chosen: name for chosen in kinds if kind in ("", chosen)}
+    return backends
 
 
 def is_address(value: str) -> bool:

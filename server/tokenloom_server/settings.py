@@ -14,10 +14,18 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tokenloom_server.flag_values import as_address, as_list, as_switch, is_address
+from tokenloom_engine.constraints.spec import ConstraintKind
+from tokenloom_server.flag_values import (
+    as_address,
+    as_backends,
+    as_list,
+    as_switch,
+    is_address,
+)
 
 Switch = Annotated[bool, BeforeValidator(as_switch)]
 Address = Annotated[str, AfterValidator(as_address)]
+Backends = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
 
 MODEL = "Model"
@@ -145,6 +153,29 @@ class Settings(BaseSettings):
     disable_forced_tokens: Switch = flag(
         False, CONSTRAINTS, "compute the tokens one by one where a grammar leaves no choice"
     )
+    constraint_backend: Backends = flag(
+        (),
+        CONSTRAINTS,
+        "NAME, or KIND=NAME for one kind of grammar, may be repeated: the library that compiles "
+        "it, llguidance or xgrammar; without it llguidance",
+    )
+    max_grammar_bytes: int = flag(1_000_000, CONSTRAINTS, "largest text of a grammar", gt=0)
+    max_grammar_depth: int = flag(
+        100, CONSTRAINTS, "deepest nesting of a JSON schema or structural tag", gt=0
+    )
+    grammar_timeout: FiniteFloat = flag(
+        10.0, CONSTRAINTS, "seconds that a grammar may take to compile", gt=0
+    )
+    max_grammar_items: int = flag(
+        5_000, CONSTRAINTS, "work of a grammar at one token; what exceeds it ends its request", gt=0
+    )
+    max_grammar_items_in_row: int | None = flag(
+        None,
+        CONSTRAINTS,
+        "ways to read a text that a grammar may leave open at once; without it 2000 for JSON "
+        "schemas, 500 for others",
+        gt=0,
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -168,7 +199,13 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {total}"
                 )
+        as_backends(self.constraint_backend)  # raises
         return self
+
+    @property
+    def backends(self) -> dict[ConstraintKind, str]:
+        """The constraint back end of each kind, where one is named."""
+        return as_backends(self.constraint_backend)
 
 
 def _less(left: int | None, right: int | None) -> bool:

@@ -11,6 +11,7 @@ from tokenloom_engine.engine import Engine
 from tokenloom_engine.messages import (
     EngineStats,
     Finish,
+    LogitsProcessorSpec,
     LogprobParams,
     SamplingParams,
     StoppingParams,
@@ -32,6 +33,11 @@ class Result:
     cached_tokens: int | None = None
     finish: Finish | None = None
     error: str | None = None
+    refusal: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.finish is not None or self.error is not None or self.refusal is not None
 
     @property
     def ids(self) -> list[int]:
@@ -39,7 +45,7 @@ class Result:
 
     @property
     def text(self) -> str:
-        assert self.finish is not None, self.error
+        assert self.finish is not None, self.error or self.refusal
         return self.finish.generated_text
 
 
@@ -51,6 +57,7 @@ def submission(
     logprobs: LogprobParams = LOGPROBS,
     constraint: ConstraintSpec | None = None,
     forced_tokens: bool = True,
+    logits_processors: tuple[LogitsProcessorSpec, ...] = (),
     **settings: Any,  # noqa: ANN401 - any of the sampling and stopping parameters
 ) -> Submit:
     """A Submit, from flat settings."""
@@ -65,6 +72,7 @@ def submission(
         logprobs=logprobs,
         constraint=constraint,
         forced_tokens=forced_tokens,
+        logits_processors=logits_processors,
     )
 
 
@@ -83,12 +91,13 @@ def run(
         after_step(outputs.stats)
         for output in outputs.outputs:
             result = results.setdefault(output.id, Result())
-            assert result.finish is None and result.error is None, "nothing follows the end"
+            assert not result.is_over, "nothing follows the end"
             result.tokens += output.tokens
             result.prompt = output.prompt or result.prompt
             if output.cached_tokens is not None:
                 result.cached_tokens = output.cached_tokens
             result.finish, result.error = output.finish, output.error
+            result.refusal = output.refusal
 
     for submit in submits:
         engine.submit(submit)

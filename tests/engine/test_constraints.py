@@ -185,7 +185,8 @@ def _constraint(factory: ConstraintFactory, spec: ConstraintSpec) -> Constraint:
 
 
 def _allowed(factory: ConstraintFactory, constraint: Constraint) -> set[int]:
-    bitmask = factory.allocate_bitmask(1)
-    factory.fill_bitmasks([(constraint, 0)], bitmask)
-    bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
+    of_same_backend = factory.compile(ConstraintSpec("regex", "any")).result()
+    (mask,) = factory.start_filling([(of_same_backend, constraint)])
+    assert mask.filled.result() == {}
+    bits = np.unpackbits(mask.allowed.view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())

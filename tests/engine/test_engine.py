@@ -129,7 +129,7 @@ def test_a_bad_constraint_fails_its_own_sequence(engine: Engine, encode: Encode)
         ],
     )
     assert results[0].finish is not None
-    assert results[1].error is not None and "compile" in results[1].error
+    assert results[1].refusal is not None and "grammar is not valid" in results[1].refusal
 
 
 def test_a_library_that_breaks_fails_its_own_sequence(
@@ -140,7 +140,7 @@ def test_a_library_that_breaks_fails_its_own_sequence(
     def broken(spec: ConstraintSpec) -> None:
         raise RuntimeError(f"no {spec.kind} today")
 
-    monkeypatch.setattr(engine._constraints._backend, "create", broken)
+    monkeypatch.setattr(engine._constraints._backends["llguidance"], "create", broken)
     results = run(
         engine, [submission(0, encode(STORY), 4), submission(1, encode(STORY), constraint=JSON)]
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.engine.running import submission
 from tokenloom_engine.batch import Row
 from tokenloom_engine.messages import LogprobParams
-from tokenloom_engine.sampler import RowChoices, Sampler
+from tokenloom_engine.sampler import Draws, RowChoices, Sampler
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
 
@@ -181,4 +181,7 @@ def _sample(
     num_tokens: int = 10**6,
 ) -> list[RowChoices]:
     rows = [Row(s, len(s.ids) - 1, 1, is_prefill=False) for s in sequences]
-    return Sampler(num_tokens).sample(logits, rows, bitmask, masked or [])
+    draws: Draws = dict.fromkeys(range(len(rows)))
+    for index, allowed in zip(masked or [], [] if bitmask is None else bitmask, strict=True):
+        draws[index] = allowed
+    return Sampler(num_tokens).sample(logits, rows, draws)

@@ -62,7 +62,11 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         assert {"200", "422", "424", "429", "503"} <= set(responses)
     stream = document["paths"]["/generate_stream"]["post"]["responses"]["200"]["content"]
     assert set(stream) == {"text/event-stream"}
-    assert set(schemas["GenerateResponseBody"]["properties"]) == {"generated_text", "details"}
+    assert set(schemas["GenerateResponseBody"]["properties"]) == {
+        "generated_text",
+        "details",
+        "warnings",
+    }
     parameters = schemas["GenerateParameters"]
     assert parameters["additionalProperties"] is False
     assert all(field["description"] for field in parameters["properties"].values())

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
-ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+ConstraintKind = Literal[
+    "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag", "text"
+]
 
 
 class ConstraintSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -14,8 +16,9 @@ class ConstraintSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `value` is the JSON text of a schema (`json_schema`; empty for `json_object`), a regular
     expression that the whole output must match (`regex`), the JSON text of a list of strings
-    (`choice`) or a grammar's text (`grammar`: Lark, GBNF, or llguidance's own JSON form, told
-    apart by the text itself).
+    (`choice`), a grammar's text (`grammar`: Lark, GBNF, or llguidance's own JSON form, told
+    apart by the text itself), or the JSON text of a structural tag (`structural_tag`: free text
+    with constrained parts). `text` is any text, for the sake of its prefix.
     """
 
     kind: ConstraintKind
@@ -25,3 +28,5 @@ class ConstraintSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     lenient: bool = False
     """JSON Schema: leave out keywords that the back end does not know, with a warning, instead of
     refusing the schema. The output may then break what they say."""
+    prefix: str = ""
+    """Stands before what the rest describes: the end of a prompt that token healing backed up."""

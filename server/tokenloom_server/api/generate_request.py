@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tokenloom_engine.messages import LogprobParams
+from tokenloom_engine.messages import LogitsProcessorSpec, LogprobParams
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
 from tokenloom_server.api.grammar import Grammar
@@ -15,6 +15,15 @@ Float = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**32)]
 SignedCount = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+
+class LogitsProcessorBody(BaseModel):
+    """A custom logits processor that the server has installed."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str = Field(description="Of its entry point")
+    args: dict[str, Any] = Field(default={}, description="What it takes")
 
 
 class GenerateParameters(BaseModel):
@@ -61,6 +70,15 @@ class GenerateParameters(BaseModel):
     ignore_eos: bool = Field(
         default=False, description="Go on after the model's end-of-sequence token (not in TGI)"
     )
+    min_new_tokens: Count = Field(
+        default=0,
+        description="End-of-sequence tokens and stop strings do not end the text before so many "
+        "tokens; a complete grammar does (not in TGI)",
+    )
+    logit_bias: dict[str, Float] = Field(
+        default={},
+        description="Added to the logits of tokens, by their ids; -100 to 100 (not in TGI)",
+    )
     truncate: Count | None = Field(
         default=None, description="Use the last so many prompt tokens only"
     )
@@ -78,6 +96,18 @@ class GenerateParameters(BaseModel):
         default=True,
         description="False computes tokens that the grammar forces one by one; they are the same "
         "(not in TGI)",
+    )
+    token_healing: bool = Field(
+        default=False,
+        description="Tokenize the prompt's end anew together with what follows (not in TGI)",
+    )
+    logprobs_mode: Literal["raw", "processed"] = Field(
+        default="raw",
+        description="Whether log-probabilities are the model's own, or of the distribution that "
+        "tokens were drawn from, after penalties, grammar and temperature (not in TGI)",
+    )
+    logits_processors: list[LogitsProcessorBody] = Field(
+        default=[], description="Custom logits processors, in order (not in TGI)"
     )
     adapter_id: str | None = Field(
         default=None, description="Must be absent: adapters are not supported yet"
@@ -114,14 +144,22 @@ class GenerateBody(BaseModel):
             max_new_tokens=given.max_new_tokens,
             stop=tuple(given.stop),
             ignore_eos=given.ignore_eos,
+            min_new_tokens=given.min_new_tokens,
+            logit_bias=_logit_bias(given.logit_bias),
             seed=given.seed,
             truncate=given.truncate,
             constraint=given.grammar.to_spec() if given.grammar else None,
             forced_tokens=given.forced_tokens,
+            token_healing=given.token_healing,
+            logits_processors=tuple(
+                LogitsProcessorSpec(processor.name, processor.args)
+                for processor in given.logits_processors
+            ),
             logprobs=LogprobParams(
                 tokens=stream or given.wants_details,
                 top_n_tokens=given.top_n_tokens or 0,
                 prompt=given.decoder_input_details,
+                processed=given.logprobs_mode == "processed",
             ),
             stream=stream,
         )
@@ -131,6 +169,14 @@ class CompatGenerateBody(GenerateBody):
     """The same, for `/`, where a field says whether to stream."""
 
     stream: bool = Field(default=False, description="Send each token as it comes")
+
+
+def _logit_bias(given: dict[str, float]) -> dict[int, float]:
+    """JSON has no keys but strings."""
+    try:
+        return {int(id): bias for id, bias in given.items()}
+    except ValueError:
+        raise ValidationError("`logit_bias` must have token ids as keys") from None
 
 
 def _refuse_unsupported(given: GenerateParameters) -> None:

@@ -7,8 +7,8 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from tokenloom_engine.messages import FinishReason, Token, TopToken
-from tokenloom_router.request import GenerateResponse, Generation
+from tokenloom_engine.messages import Finish, FinishReason, Token, TopToken
+from tokenloom_router.request import GenerateResponse, Generation, ValidRequest
 
 
 class PrefillTokenBody(TypedDict):
@@ -32,7 +32,18 @@ class TokenBody(TypedDict):
     masked: NotRequired[bool]
 
 
-class SequenceBody(TypedDict):
+class ConstraintBody(TypedDict):
+    """What `details` say of a constraint and of token healing, where there is something to say."""
+
+    forced_tokens: NotRequired[int]
+    """How many of the generated tokens the grammar forced."""
+    healed_tokens: NotRequired[int]
+    """How many tokens of the prompt were generated anew."""
+    captures: NotRequired[dict[str, str | list[str]]]
+    """The texts of the grammar's named parts."""
+
+
+class SequenceBody(ConstraintBody):
     """One of the sequences that `best_of` generated besides the best."""
 
     generated_text: str
@@ -44,7 +55,7 @@ class SequenceBody(TypedDict):
     top_tokens: NotRequired[list[list[TokenBody]]]
 
 
-class DetailsBody(TypedDict):
+class DetailsBody(ConstraintBody):
     """How the text came about."""
 
     finish_reason: FinishReason
@@ -61,6 +72,8 @@ class GenerateResponseBody(TypedDict):
 
     generated_text: str
     details: NotRequired[DetailsBody]
+    warnings: NotRequired[list[str]]
+    """What the client should know of its request, though it was served."""
 
 
 def token_body(token: Token | TopToken) -> TokenBody:
@@ -85,11 +98,27 @@ def response_body(
     best, *others = response.generations
     body: GenerateResponseBody = {"generated_text": prefix + best.finish.generated_text}
     if with_details:
-        body["details"] = _details(best, [_sequence(other, prefix) for other in others])
+        request = response.request
+        siblings = [_sequence(other, request, prefix) for other in others]
+        body["details"] = _details(best, request, siblings)
+    if response.request.warnings:
+        body["warnings"] = response.request.warnings
     return body
 
 
-def _details(generation: Generation, others: list[SequenceBody]) -> DetailsBody:
+def add_constraint_details(body: ConstraintBody, request: ValidRequest, finish: Finish) -> None:
+    """Say of one sequence's constraint what there is to say."""
+    if request.constraint is not None:
+        body["forced_tokens"] = finish.forced_tokens
+    if request.healed_tokens:
+        body["healed_tokens"] = request.healed_tokens
+    if finish.captures:
+        body["captures"] = finish.captures
+
+
+def _details(
+    generation: Generation, request: ValidRequest, others: list[SequenceBody]
+) -> DetailsBody:
     body: DetailsBody = {
         "finish_reason": generation.finish.reason,
         "generated_tokens": generation.finish.generated_tokens,
@@ -97,6 +126,7 @@ def _details(generation: Generation, others: list[SequenceBody]) -> DetailsBody:
         "prefill": _prefill(generation),
         "tokens": [token_body(token) for token in generation.tokens],
     }
+    add_constraint_details(body, request, generation.finish)
     if others:
         body["best_of_sequences"] = others
     if (top_tokens := _top_tokens(generation.tokens)) is not None:
@@ -104,7 +134,7 @@ def _details(generation: Generation, others: list[SequenceBody]) -> DetailsBody:
     return body
 
 
-def _sequence(generation: Generation, prefix: str) -> SequenceBody:
+def _sequence(generation: Generation, request: ValidRequest, prefix: str) -> SequenceBody:
     body: SequenceBody = {
         "generated_text": prefix + generation.finish.generated_text,
         "finish_reason": generation.finish.reason,
@@ -113,6 +143,7 @@ def _sequence(generation: Generation, prefix: str) -> SequenceBody:
         "prefill": _prefill(generation),
         "tokens": [token_body(token) for token in generation.tokens],
     }
+    add_constraint_details(body, request, generation.finish)
     if (top_tokens := _top_tokens(generation.tokens)) is not None:
         body["top_tokens"] = top_tokens
     return body

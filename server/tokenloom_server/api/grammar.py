@@ -23,11 +23,19 @@ class JsonForm(BaseModel):
         description="Regular expression of white space between parts; without it there is none "
         "(not in TGI)",
     )
+    lenient: bool = Field(
+        default=False,
+        description="Leave out schema keywords that the constraint engine does not know, with "
+        "`warnings` in the response, instead of refusing the schema (not in TGI)",
+    )
 
     def schema_spec(self, schema: str | dict[str, Any]) -> ConstraintSpec:
         """The constraint of a schema, with what this form says."""
         return ConstraintSpec(
-            "json_schema", _schema_text(schema), whitespace_pattern=self.whitespace_pattern
+            "json_schema",
+            _schema_text(schema),
+            whitespace_pattern=self.whitespace_pattern,
+            lenient=self.lenient,
         )
 
 
@@ -96,6 +104,21 @@ class TextGrammar(BaseModel):
         return ConstraintSpec("grammar", self.value)
 
 
+class StructuralTagGrammar(BaseModel):
+    """Free text with constrained parts in it (not in TGI)."""
+
+    model_config = STRICT
+
+    type: Literal["structural_tag"]
+    value: dict[str, Any] = Field(
+        description="`structures` and `triggers`, or a `format`, as vLLM and XGrammar have them"
+    )
+
+    def to_spec(self) -> ConstraintSpec:
+        """As the router takes it."""
+        return ConstraintSpec("structural_tag", _json_text(self.value))
+
+
 class NamedSchema(BaseModel):
     """A JSON Schema with a name."""
 
@@ -104,7 +127,8 @@ class NamedSchema(BaseModel):
     name: str | None = Field(default=None, description="For the client's own use")
     json_schema: str | dict[str, Any] = Field(alias="schema")
     strict: bool | None = Field(
-        default=None, description="The output obeys the schema in any case; this changes nothing"
+        default=None,
+        description="The output obeys the schema in any case; true cannot be had with `lenient`",
     )
 
 
@@ -116,6 +140,8 @@ class JsonSchemaGrammar(JsonForm):
 
     def to_spec(self) -> ConstraintSpec:
         """As the router takes it."""
+        if self.value.strict and self.lenient:
+            raise ValidationError("`strict` and `lenient` exclude each other")
         return self.schema_spec(self.value.json_schema)
 
 
@@ -125,7 +151,8 @@ Grammar = Annotated[
     | RegexGrammar
     | JsonSchemaGrammar
     | ChoiceGrammar
-    | TextGrammar,
+    | TextGrammar
+    | StructuralTagGrammar,
     Field(discriminator="type"),
 ]
 

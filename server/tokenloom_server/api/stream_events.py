@@ -12,7 +12,12 @@ from typing_extensions import TypedDict
 from tokenloom_engine.messages import Finish, FinishReason, SequenceOutput, Token
 from tokenloom_router.errors import IncompleteGenerationError, RequestError
 from tokenloom_router.request import ValidRequest
-from tokenloom_server.api.generate_response import TokenBody, token_body
+from tokenloom_server.api.generate_response import (
+    ConstraintBody,
+    TokenBody,
+    add_constraint_details,
+    token_body,
+)
 from tokenloom_server.errors import error_body, json_error
 
 FAIR_TOKENS = 8
@@ -20,7 +25,7 @@ FAIR_TOKENS = 8
 INCOMPLETE = json_error("Incomplete generation stream", "incomplete_generation_stream")
 
 
-class StreamDetailsBody(TypedDict):
+class StreamDetailsBody(ConstraintBody):
     """How the text came about."""
 
     finish_reason: FinishReason
@@ -30,13 +35,16 @@ class StreamDetailsBody(TypedDict):
 
 
 class StreamEventBody(TypedDict):
-    """One token. The last one has the whole text, and `details` if they were asked for."""
+    """One token. The last one has the whole text, `details` if they were asked for, and what the
+    client should know of its request.
+    """
 
     index: int
     token: TokenBody
     top_tokens: NotRequired[list[TokenBody]]
     generated_text: str | None
     details: StreamDetailsBody | None
+    warnings: NotRequired[list[str]]
 
 
 class StreamEvents:
@@ -88,15 +96,19 @@ class StreamEvents:
         }
         if token.top:
             body["top_tokens"] = [token_body(top) for top in token.top]
+        if finish and self._request.warnings:
+            body["warnings"] = self._request.warnings
         return _event(msgspec.json.encode(body))
 
     def _details(self, finish: Finish) -> StreamDetailsBody:
-        return {
+        body: StreamDetailsBody = {
             "finish_reason": finish.reason,
             "generated_tokens": finish.generated_tokens,
             "seed": self._request.seed,
             "input_length": self._request.input_length,
         }
+        add_constraint_details(body, self._request, finish)
+        return body
 
 
 def _event(data: bytes) -> bytes:

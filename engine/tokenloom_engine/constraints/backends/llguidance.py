@@ -16,19 +16,21 @@ from llguidance import (
 )
 from llguidance.numpy import fill_next_token_bitmask_par
 
-from tokenloom_engine.constraints.base import Bitmask, Constraint, InvalidConstraintError
-from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.base import (
+    Bitmask,
+    Captures,
+    Constraint,
+    ConstraintBackend,
+    InvalidConstraintError,
+    TokenizerFacts,
+)
+from tokenloom_engine.constraints.config import ConstraintConfig
+from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-LIMITS = LLParserLimits(
-    # An ambiguous grammar may make a mask a hundred times dearer; past these its row fails.
-    step_max_items=5_000,
-    max_items_in_row=500,
-    # The reason must not carry the client's schema or text into our logs.
-    verbose_errors=False,
-)
+
 GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
 """Compact JSON: a weak model cannot drown in white space, and a third of the tokens is forced."""
@@ -37,13 +39,26 @@ JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
 class LlguidanceConstraint:
     """One LLMatcher."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self.matcher = matcher
+    temperature = None
+    """LLMatcher reads `temperature=` in a grammar and has no way to tell it."""
+
+    def __init__(self, tokenizer: LLTokenizer, grammar: str, limits: LLParserLimits) -> None:
+        """Compile. What is wrong with the grammar is in `error`: the library never raises."""
+        self._tokenizer = tokenizer
+        self._grammar = grammar
+        self._limits = limits
+        self._accepted: list[int] = []
+        self.matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
     @property
     def error(self) -> str | None:
         """See Constraint."""
         return (self.matcher.get_error() or "unknown error") if self.matcher.is_error() else None
+
+    @property
+    def is_accepting(self) -> bool:
+        """See Constraint."""
+        return self.matcher.is_accepting()
 
     @property
     def is_terminated(self) -> bool:
@@ -52,32 +67,55 @@ class LlguidanceConstraint:
 
     def accept_tokens(self, ids: Seq[int]) -> bool:
         """See Constraint."""
+        self._accepted += ids
         return self.matcher.consume_tokens(list(ids))
+
+    def validate_tokens(self, ids: Seq[int]) -> int:
+        """See Constraint."""
+        return self.matcher.validate_tokens(list(ids))
 
     def forced_tokens(self) -> list[int]:
         """See Constraint."""
         return self.matcher.compute_ff_tokens()
 
+    def rollback(self, count: int) -> None:
+        """See Constraint."""
+        if count > len(self._accepted):
+            raise ValueError(f"{len(self._accepted)} tokens were accepted, fewer than {count}")
+        if count:
+            self.matcher.rollback(count)
+            del self._accepted[-count:]
+
     def reset(self) -> None:
         """See Constraint."""
         self.matcher.reset()
+        self._accepted.clear()
+
+    def fork(self) -> LlguidanceConstraint:
+        """See Constraint. (LLMatcher's own copies share one lexer, and their masks take turns.)"""
+        twin = LlguidanceConstraint(self._tokenizer, self._grammar, self._limits)
+        twin.accept_tokens(self._accepted)
+        return twin
+
+    def captures(self) -> Captures:
+        """See Constraint."""
+        return {}
 
 
 class LlguidanceBackend:
     """Compiles and steps LLMatchers over one tokenizer."""
 
-    def __init__(
-        self, tokenizer_json: str, vocab_size: int, eos_token_ids: Seq[int], num_threads: int
-    ) -> None:
+    def __init__(self, tokenizer: TokenizerFacts, config: ConstraintConfig) -> None:
         self._tokenizer = LLTokenizer(
-            tokenizer_json, n_vocab=vocab_size, eos_token=sorted(eos_token_ids)
+            tokenizer.json, n_vocab=tokenizer.vocab_size, eos_token=list(tokenizer.eos_token_ids)
         )
-        self._executor = LLExecutor(num_threads)
+        self._executor = LLExecutor(tokenizer.num_threads)
+        self._config = config
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
         """See ConstraintBackend."""
         is_error, messages = LLMatcher.validate_grammar_with_warnings(
-            grammar_of(spec), self._tokenizer, limits=LIMITS
+            grammar_of(spec), self._tokenizer, limits=self._limits(spec.kind)
         )
         if is_error:
             raise InvalidConstraintError(messages[0])
@@ -85,15 +123,30 @@ class LlguidanceBackend:
 
     def create(self, spec: ConstraintSpec) -> Constraint:
         """See ConstraintBackend."""
-        matcher = LLMatcher(self._tokenizer, grammar_of(spec), log_level=0, limits=LIMITS)
-        if matcher.is_error():  # the constructor itself never raises
-            raise InvalidConstraintError(matcher.get_error())
-        return LlguidanceConstraint(matcher)
+        limits = self._limits(spec.kind)
+        constraint = LlguidanceConstraint(self._tokenizer, grammar_of(spec), limits)
+        if constraint.error is not None:
+            raise InvalidConstraintError(constraint.error)
+        return constraint
 
     def fill_bitmasks(self, rows: Seq[tuple[Constraint, int]], bitmask: Bitmask) -> None:
         """See ConstraintBackend."""
         matchers = [(cast(LlguidanceConstraint, c).matcher, row) for c, row in rows]
         fill_next_token_bitmask_par(self._executor, matchers, bitmask)
+
+    def _limits(self, kind: ConstraintKind) -> LLParserLimits:
+        """An ambiguous grammar can make a mask a hundred times dearer; past these its row fails."""
+        return LLParserLimits(
+            step_max_items=self._config.max_items,
+            max_items_in_row=self._config.items_in_row(kind),
+            # The reason must not carry the client's schema or text into our logs.
+            verbose_errors=False,
+        )
+
+
+def create_backend(tokenizer: TokenizerFacts, config: ConstraintConfig) -> ConstraintBackend:
+    """See `backends`."""
+    return LlguidanceBackend(tokenizer, config)
 
 
 def grammar_of(spec: ConstraintSpec) -> str:
@@ -110,6 +163,8 @@ def grammar_of(spec: ConstraintSpec) -> str:
                 return grammar_from("choice", json.dumps(_choices(spec.value)))
             case "grammar":
                 return grammar_from(_grammar_format(spec.value), spec.value)
+            case "structural_tag" | "text":
+                raise InvalidConstraintError(f"{spec.kind} is not supported")
     except (ValueError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
 

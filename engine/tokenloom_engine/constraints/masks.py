@@ -1,0 +1,159 @@
+"""Bitmask rows in the making: filled by other threads, and never waited for by a step for long.
+
+How dear a grammar's next mask will be cannot be foretold; limits bound it, but not tightly. So
+masks that turn out slow are filled one by one in a lane of their own, at a low priority, and
+whoever needs one that is not ready sits out a step instead of holding up its neighbours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom_engine.constraints.base import Bitmask, Constraint, ConstraintBackend
+from tokenloom_engine.constraints.spec import ConstraintSpec
+
+logger = logging.getLogger(__name__)
+
+SLOW_SECONDS = 0.005
+"""What takes longer to fill goes to the slow lane until it is quick again."""
+LOW_PRIORITY = 10
+"""Niceness of threads whose work nobody's next token waits for."""
+
+
+@dataclass(slots=True)
+class CompiledConstraint:
+    """A spec that compiled, and its idle constraints, warm from earlier sequences."""
+
+    spec: ConstraintSpec
+    backend: ConstraintBackend
+    pool: list[Constraint] = field(default_factory=list)
+    is_slow: bool = False
+    """Whether its last mask took long, alone or in company."""
+
+
+Failures = dict[int, str]
+"""Why rows could not be filled."""
+
+
+class Mask(NamedTuple):
+    """The tokens that a constraint allows in one of its states, once they are known."""
+
+    allowed: NDArray[np.int32]
+    """[ceil(vocab_size / 32)]. Not to be read before it is ready."""
+    row: int
+    filled: Future[Failures]
+    """Done when the row is filled. Nobody else may use the constraint before."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the row is filled, or never will be."""
+        return self.filled.done()
+
+    @property
+    def error(self) -> str | None:
+        """Why a row that is ready could not be filled; None if it was."""
+        return self.filled.result().get(self.row)
+
+    @classmethod
+    def ready(cls, allowed: NDArray[np.int32]) -> Mask:
+        """One that is filled already."""
+        filled: Future[Failures] = Future()
+        filled.set_result({})
+        return cls(allowed, 0, filled)
+
+
+def wait_for(masks: Seq[Mask], seconds: float) -> None:
+    """Return when all are ready, or the time is over."""
+    unready = [mask.filled for mask in masks if not mask.filled.done()]
+    if unready:
+        wait(unready, seconds)
+
+
+class MaskFiller:
+    """Fills the masks of many constraints at once, in threads of its own."""
+
+    def __init__(self, words: int, num_threads: int) -> None:
+        """`words`: the length of a row."""
+        self._words = words
+        self._quick = ThreadPoolExecutor(1, thread_name_prefix="bitmask")
+        self._slow = ThreadPoolExecutor(
+            num_threads, thread_name_prefix="slow-bitmask", initializer=lower_priority
+        )
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+
+    def start(self, rows: Seq[tuple[CompiledConstraint, Constraint]]) -> list[Mask]:
+        """Begin to fill a mask for each. The constraints must not be used until it is ready."""
+        bitmask = self.allocate(len(rows))
+        quick: dict[int, list[int]] = defaultdict(list)
+        masks: list[Mask | None] = [None] * len(rows)
+        for row, (compiled, _) in enumerate(rows):
+            if compiled.is_slow:
+                filled = self._slow.submit(self._fill, rows, [row], bitmask)
+                masks[row] = Mask(bitmask[row], row, filled)
+            else:
+                quick[id(compiled.backend)].append(row)
+        for group in quick.values():
+            filled = self._quick.submit(self._fill, rows, group, bitmask)
+            for row in group:
+                masks[row] = Mask(bitmask[row], row, filled)
+        return [mask for mask in masks if mask is not None]
+
+    def allocate(self, rows: int) -> Bitmask:
+        """A bitmask that allows nothing yet."""
+        return np.zeros((rows, self._words), dtype=np.int32)
+
+    def take_seconds(self) -> float:
+        """How long the fillings since the last call took, added up."""
+        with self._lock:
+            seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._quick.shutdown(wait=False, cancel_futures=True)
+        self._slow.shutdown(wait=False, cancel_futures=True)
+
+    def _fill(
+        self,
+        rows: Seq[tuple[CompiledConstraint, Constraint]],
+        group: list[int],
+        bitmask: Bitmask,
+    ) -> Failures:
+        """Fill the rows of a group that have one back end."""
+        start = time.perf_counter()
+        backend = rows[group[0]][0].backend
+        failures: Failures = {}
+        try:
+            backend.fill_bitmasks([(rows[row][1], row) for row in group], bitmask)
+        except Exception:
+            logger.exception("masks could not be filled; trying each alone")
+            for row in group:
+                try:
+                    backend.fill_bitmasks([(rows[row][1], row)], bitmask)
+                except Exception as error:
+                    failures[row] = type(error).__name__
+        seconds = time.perf_counter() - start
+        for row in group:  # who of them it was shows when each is filled alone
+            rows[row][0].is_slow = seconds > SLOW_SECONDS
+        with self._lock:
+            self._seconds += seconds
+        return failures
+
+
+def lower_priority() -> None:
+    """Let all other threads go before this one, where the system can do that for a thread."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
