@@ -79,7 +79,10 @@ class Sequence:
         self.started_at: float | None = None
         self._vocabulary = vocabulary
         self._detokenizer = Detokenizer(vocabulary, submit.prompt_ids)
-        self._stop = StopStrings(submit.stopping.stop)
+        kind = submit.constraint.kind if submit.constraint is not None else None
+        self._stop = StopStrings(
+            submit.stopping.stop, in_json=kind in ("json_schema", "json_object")
+        )
         self._text: list[str] = []
         self._num_forced = 0
         self._num_reported = 0
@@ -267,7 +270,9 @@ class Sequence:
     def _report(self, choice: Choice, *, forced: bool) -> None:
         text = self._detokenizer.push(choice.id)
         special = self._vocabulary.is_special(choice.id)
-        stays = self._stop.cut(text)
+        num_tokens = self._num_reported + len(self._output.tokens) + 1
+        may_stop = num_tokens >= self.submit.stopping.min_new_tokens
+        stays = self._stop.cut(text, may_stop=may_stop)
         if stays is not None:
             text = text[:stays]
         if not special:

@@ -48,3 +48,36 @@ def _run(stop: tuple[str, ...], pieces: list[str]) -> str | None:
             return text + piece[:stays]
         text += piece
     return None
+
+
+def test_what_may_not_stop_is_passed_over() -> None:
+    strings = StopStrings(("ab", "a long one"))
+    assert strings.cut("xab", may_stop=False) is None
+    assert strings.cut("yy") is None
+    assert strings.cut("zab!") == 3
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stop", "kept"),
+    [
+        (['{"a":"x. ', 'y"}'], (".",), None),
+        (['{"a":"x', '"}'], ("}",), '{"a":"x"}'),
+        (['{"a":"}', '","b":1}'], ("}",), '{"a":"}","b":1}'),
+        (['{"a":"\\"', '}","b":2}'], ("}",), '{"a":"\\"}","b":2}'),
+        (['{"a":"\\\\"', "}"], ("}",), '{"a":"\\\\"}'),
+        (['{"a"', ':1,"b":2}'], ('"a":',), '{"a":'),
+        (["[1,", "2,3]"], (",2",), "[1,2"),
+        (['["a","b"', "]"], ('"',), '["a"'),
+    ],
+)
+def test_in_json_what_ends_inside_a_string_does_not_count(
+    pieces: list[str], stop: tuple[str, ...], kept: str | None
+) -> None:
+    strings, text = StopStrings(stop, in_json=True), ""
+    for piece in pieces:
+        stays = strings.cut(piece)
+        if stays is not None:
+            assert text + piece[:stays] == kept
+            return
+        text += piece
+    assert kept is None
