@@ -100,6 +100,10 @@ class Engine:
             except Exception as error:
                 logger.exception("a step failed; its sequences end")
                 self._fail(rows, f"{type(error).__name__}: {error}")
+        else:
+            self._wait_for_masks(
+                self._scheduler.running
+            )  # all of them are late, or nobody is there
         return self._take_outputs(rows, time.perf_counter() - start)
 
     def close(self) -> None:

@@ -1,0 +1,188 @@
+"""Masks that are slow or cannot be had: whose they are waits or ends, the neighbours go on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.engine.conftest import Encode
+from tests.engine.running import Result, run, submission
+from tokenloom_engine.constraints.base import Bitmask, Constraint, ConstraintBackend
+from tokenloom_engine.constraints.masks import CompiledConstraint, MaskFiller, wait_for
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.engine import Engine
+from tokenloom_engine.messages import EngineStats
+
+STORY = "Once upon a time there was a small town"
+NUMBER = ConstraintSpec("regex", "[0-9]{12}")
+PERSON = ConstraintSpec(
+    "json_schema",
+    json.dumps({"type": "object", "properties": {"name": {"enum": ["Ann", "Bob"]}, "age": {}}}),
+)
+Rows = Sequence[tuple[Constraint, int]]
+
+
+@pytest.fixture
+def backend(engine: Engine) -> ConstraintBackend:
+    """The engine's own, to be tampered with."""
+    return engine._constraints._backends["llguidance"]
+
+
+def tamper(
+    monkeypatch: pytest.MonkeyPatch, backend: ConstraintBackend, before: Callable[[Rows], None]
+) -> None:
+    """Have `before` called with the rows of each filling."""
+    fill = backend.fill_bitmasks
+
+    def tampered(rows: Rows, bitmask: Bitmask) -> None:
+        before(rows)
+        fill(rows, bitmask)
+
+    monkeypatch.setattr(backend, "fill_bitmasks", tampered)
+
+
+def test_who_waits_for_a_mask_sits_out_and_says_the_same(
+    engine: Engine,
+    encode: Encode,
+    backend: ConstraintBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = run(engine, [submission(0, encode("My number is "), 16, constraint=NUMBER)])[0]
+    free = run(engine, [submission(1, encode(STORY), 24)])[1]
+    tamper(monkeypatch, backend, lambda rows: time.sleep(0.08))
+    sizes: list[int] = []
+
+    def note(stats: EngineStats) -> None:
+        sizes.append(stats.decode_sequences)
+
+    submits = [
+        submission(0, encode("My number is "), 16, constraint=NUMBER),
+        submission(1, encode(STORY), 24),
+    ]
+    results = run(engine, submits, after_step=note)
+    assert results[0].ids == alone.ids, "late, but the same"
+    assert [t.logprob for t in results[0].tokens] == pytest.approx(
+        [t.logprob for t in alone.tokens], abs=1e-3
+    )
+    assert results[1].ids == free.ids
+    assert sizes.count(1) > 6, "the free sequence had steps of its own meanwhile"
+
+
+def test_who_is_late_for_long_does_not_keep_the_engine_busy(
+    engine: Engine,
+    encode: Encode,
+    backend: ConstraintBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[EngineStats] = []
+    tamper(monkeypatch, backend, lambda rows: time.sleep(0.6))
+    run(engine, [submission(0, encode(STORY), 3, constraint=NUMBER)], after_step=steps.append)
+    idle = sum(stats.running > 0 and stats.batch_tokens == 0 for stats in steps)
+    assert 0 < idle < 1000, "it waits in the step; it does not spin"
+
+
+def test_a_mask_that_cannot_be_filled_ends_its_own_sequence(
+    engine: Engine,
+    encode: Encode,
+    backend: ConstraintBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submits = [
+        submission(0, encode("A number: "), 16, constraint=NUMBER),
+        submission(1, encode("A person: "), 16, constraint=PERSON),
+        submission(2, encode(STORY), 16),
+    ]
+    alone = {i: run(engine, [submit])[i] for i, submit in enumerate(submits)}
+    numbers = 0
+
+    def break_numbers(rows: Rows) -> None:
+        nonlocal numbers
+        for constraint, _ in rows:
+            if constraint.validate_tokens(encode("7")) == 1 and not constraint.is_accepting:
+                numbers += 1
+                if numbers > 3:
+                    raise RuntimeError("no")
+
+    tamper(monkeypatch, backend, break_numbers)
+    results = run(engine, submits)
+    assert results[0].error == "the constraint failed: RuntimeError"
+    assert results[0].tokens, "it failed on the way"
+    assert results[1].ids == alone[1].ids
+    assert results[2].ids == alone[2].ids
+
+
+@pytest.mark.parametrize("method", ["accept_tokens", "forced_tokens"])
+def test_a_constraint_that_raises_ends_its_own_sequence(
+    engine: Engine, encode: Encode, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    submits = [
+        submission(0, encode("A number: "), 8, constraint=NUMBER),
+        submission(1, encode(STORY), 8),
+    ]
+    free = run(engine, submits)[1]
+    compiled = engine._constraints.compile(NUMBER).result()
+    compiled.pool[:] = [engine._constraints.get_constraint(compiled)]
+
+    def broken(*_: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(compiled.pool[0], method, broken)
+    results = run(engine, submits)
+    assert results[0].error == "the constraint failed: ValueError"
+    assert results[1].ids == free.ids
+    compiled.pool.clear()
+
+
+def test_leaving_while_a_mask_is_made_returns_the_constraint_later(
+    engine: Engine,
+    encode: Encode,
+    backend: ConstraintBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = ConstraintSpec("regex", "[0-9]{40}")
+    compiled = engine._constraints.compile(spec).result()
+    tamper(monkeypatch, backend, lambda rows: time.sleep(0.1))
+    engine.submit(submission(0, encode(STORY), 40, constraint=spec))
+    while not (sequence := engine._sequences[0]).num_generated:
+        engine.step()
+    mask = sequence.mask
+    assert mask is not None and not mask.is_ready
+    engine.abort(0)
+    assert not compiled.pool, "it is still being asked"
+    mask.filled.result()
+    deadline = time.monotonic() + 10
+    while not compiled.pool and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert compiled.pool == [sequence.constraint]
+    monkeypatch.undo()
+    again: Result = run(engine, [submission(1, encode(STORY), 60, constraint=spec)])[1]
+    assert len(again.text) == 40
+
+
+def test_slow_masks_are_filled_beside_the_quick_ones() -> None:
+    class Backend:
+        def fill_bitmasks(self, rows: Rows, bitmask: NDArray[np.int32]) -> None:
+            for constraint, row in rows:
+                time.sleep(float(str(constraint)))
+                bitmask[row] = row + 1
+
+    backend = Backend()
+    slow, quick = (CompiledConstraint(NUMBER, backend) for _ in range(2))  # type: ignore[arg-type]
+    filler = MaskFiller(2, num_threads=2)
+    rows = [(slow, "0.3"), (quick, "0"), (quick, "0")]
+    wait_for(filler.start(rows), 5)  # type: ignore[arg-type]
+    assert [c.is_slow for c in (slow, quick)] == [True, True], "nobody knows yet who it was"
+    wait_for(filler.start(rows), 5)  # type: ignore[arg-type]
+    assert [c.is_slow for c in (slow, quick)] == [True, False]
+    masks = filler.start(rows)  # type: ignore[arg-type]
+    wait_for(masks[1:], 5)
+    assert [mask.is_ready for mask in masks] == [False, True, True]
+    wait_for(masks, 5)
+    assert [mask.allowed.tolist() for mask in masks] == [[1, 1], [2, 2], [3, 3]]
+    assert filler.take_seconds() > 0.8
+    filler.close()
