@@ -6,6 +6,8 @@ import logging
 import time
 from concurrent.futures import Future
 
+import msgspec
+
 from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.block_manager import BlockManager
 from tokenloom_engine.config import EngineConfig
@@ -13,6 +15,7 @@ from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
 from tokenloom_engine.constraints.masks import wait_for
 from tokenloom_engine.errors import LoadError
+from tokenloom_engine.logits_processors import LogitsProcessors, ProcessorContext, ProcessorError
 from tokenloom_engine.messages import (
     EngineStats,
     ModelInfo,
@@ -38,7 +41,10 @@ class Engine:
         """Load the model. Raises LoadError."""
         self._config = config
         self._runner = ModelRunner(config)
-        self.model: ModelInfo = self._runner.info
+        self._processors = _load_processors(self._runner)
+        self.model: ModelInfo = msgspec.structs.replace(
+            self._runner.info, logits_processors=self._processors.names
+        )
         self.vocabulary = self._runner.vocabulary
         self._constraints = _load_constraints(self._runner, config)
         self._sampler = Sampler(self.vocabulary.size)
@@ -75,6 +81,9 @@ class Engine:
         most = len(submit.prompt_ids) + submit.stopping.max_new_tokens
         if most > self.model.max_batch_total_tokens:
             sequence.fail(f"{most} tokens do not fit the KV cache")
+        else:
+            self._take_processors(sequence)
+        if sequence.is_finished:
             self._deliver(sequence)
         elif submit.constraint is None:
             self._scheduler.add(sequence)
@@ -109,6 +118,14 @@ class Engine:
     def close(self) -> None:
         """Let helper threads end."""
         self._constraints.close()
+
+    def _take_processors(self, sequence: Sequence) -> None:
+        try:
+            sequence.processors = self._processors.take(sequence.submit.logits_processors)
+        except ValueError as error:
+            sequence.refuse(f"`logits_processors`: {error}")
+        except ProcessorError as error:
+            sequence.fail(str(error))
 
     def _admit_compiled(self) -> None:
         for id, (future, deadline) in list(self._compiling.items()):
@@ -206,6 +223,7 @@ class Engine:
     def _remove(self, sequence: Sequence) -> None:
         del self._sequences[sequence.submit.id]
         self._scheduler.remove(sequence)
+        self._processors.give_back(sequence.processors)
         if (compiling := self._compiling.pop(sequence.submit.id, None)) is not None:
             compiling[0].add_done_callback(self._return_unused)
         if sequence.constraint is not None and sequence.compiled is not None:
@@ -239,6 +257,18 @@ class Engine:
         stats.step_seconds = seconds
         outputs, self._outputs, self._stats = self._outputs, [], EngineStats()
         return StepOutputs(outputs, stats)
+
+
+def _load_processors(runner: ModelRunner) -> LogitsProcessors:
+    info = runner.info
+    return LogitsProcessors.load(
+        ProcessorContext(
+            vocab_size=info.vocab_size,
+            eos_token_ids=tuple(info.eos_token_ids),
+            tokenizer_file=info.tokenizer_file,
+            device=info.device,
+        )
+    )
 
 
 def _load_constraints(runner: ModelRunner, config: EngineConfig) -> ConstraintFactory:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.constraints.base import Bitmask
+from tokenloom_engine.logits_processors import ProcessorError
 from tokenloom_engine.penalties import apply_logit_bias, apply_penalties, suppress_eos
 from tokenloom_engine.randomness import uniform
 from tokenloom_engine.sequence import Alternative, Choice, Sequence
@@ -47,6 +48,15 @@ class _Place:
     is_drawn: bool = False
     allowed: NDArray[np.int32] | None = None
     """[V / 32], if a constraint limits the draw."""
+    error: str | None = None
+    """Why nothing can be drawn."""
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is more than one token to draw, as far as the constraint goes."""
+        if self.allowed is None:
+            return True
+        return int(np.bitwise_count(self.allowed.view(np.uint32)).sum()) > 1
 
     def is_masked(self, id: int) -> bool:
         """Whether the constraint leaves this token out."""
@@ -91,7 +101,9 @@ class Sampler:
                 draws, drawn, ids.tolist(), possible, strict=True
             ):
                 place.choice.id = id
-                if is_possible:
+                if place.error is not None:
+                    answers[index].error = place.error
+                elif is_possible:
                     answers[index].drawn = place.choice
                 else:
                     answers[index].error = "no token is left to draw"
@@ -103,10 +115,11 @@ class Sampler:
         """What is drawn from, [len(lasts), V]: the logits raw[lasts] of these places, changed."""
         scores = raw[torch.tensor(lasts, device=raw.device)]
         sequences = [place.sequence for place in places]
+        scores[:, self._num_tokens :] = -torch.inf
         apply_penalties(scores, sequences)
         apply_logit_bias(scores, sequences)
+        self._apply_processors(scores, places)
         suppress_eos(scores, sequences)
-        scores[:, self._num_tokens :] = -torch.inf
         constrained = [i for i, place in enumerate(places) if place.allowed is not None]
         if constrained:
             bitmask = np.stack([a for place in places if (a := place.allowed) is not None])
@@ -120,6 +133,22 @@ class Sampler:
                 masked[empty] = before.masked_fill(~allowed[empty], -torch.inf)
             scores[index] = masked
         return scores
+
+    def _apply_processors(self, scores: torch.Tensor, places: list[_Place]) -> None:
+        """Let custom processors change, in place, the scores [rows, V] of those that have some."""
+        for row, place in enumerate(places):
+            processors = place.sequence.processors
+            if not processors or not place.has_choice:
+                continue
+            ids, changed = tuple(place.sequence.ids), scores[row]
+            try:
+                for processor in processors:
+                    changed = processor.apply(ids, changed)
+            except ProcessorError as error:
+                place.error = str(error)
+                continue
+            scores[row] = changed
+            scores[row, self._num_tokens :] = -torch.inf
 
 
 def _places(rows: list[Row], draws: Draws) -> tuple[list[RowChoices], list[_Place]]:
@@ -175,8 +204,9 @@ def _draw_by_inverse_cdf(scores: torch.Tensor, sequences: list[Sequence]) -> tor
     draws = torch.from_numpy(uniform(seeds, positions)).to(scores.device).unsqueeze(1)
     cdf = scores.softmax(dim=1).cumsum(dim=1, dtype=torch.float64)
     # right=True: the first token whose cumulated probability exceeds the number, so never one
-    # of probability 0.
-    return torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(1)
+    # of probability 0. Where no token has any, all comparisons fail: the last then stands for none.
+    ids = torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(1)
+    return ids.clamp_(max=scores.shape[1] - 1)
 
 
 def _unpack(bitmask: Bitmask, vocab_size: int) -> torch.Tensor:

@@ -15,6 +15,7 @@ from tokenloom_engine.constraints.base import Constraint
 from tokenloom_engine.constraints.factory import Lease
 from tokenloom_engine.constraints.masks import CompiledConstraint, Mask
 from tokenloom_engine.detokenizer import Detokenizer
+from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import (
     Finish,
     FinishReason,
@@ -72,6 +73,7 @@ class Sequence:
         self.constraint: Constraint | None = None
         self.mask: Mask | None = None
         """What the constraint allows next; None before anyone asked for its present state."""
+        self.processors: list[LeasedProcessor] = []
         self.is_late = False
         """Whether it sits out a step because its mask was not ready."""
         self.ending: FinishReason | None = None

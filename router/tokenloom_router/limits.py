@@ -20,6 +20,8 @@ class Limits:
     max_input_tokens: int
     max_total_tokens: int
     vocab_size: int
+    logits_processors: tuple[str, ...] = ()
+    """Names of those that are installed."""
 
     @classmethod
     def resolve(cls, config: RouterConfig, model: ModelInfo) -> Limits:
@@ -33,6 +35,7 @@ class Limits:
             max_input_tokens=_max_input_tokens(config, max_total_tokens),
             max_total_tokens=max_total_tokens,
             vocab_size=model.vocab_size,
+            logits_processors=tuple(model.logits_processors),
         )
 
 

@@ -6,13 +6,19 @@ They are TGI's, in TGI's order and words, so that its clients meet the errors th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from tokenloom_engine.messages import SamplingParams
+import msgspec
+
+from tokenloom_engine.messages import LogitsProcessorSpec, SamplingParams
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.limits import Limits
 from tokenloom_router.request import GenerateRequest
 
 MAX_SEED = 2**64 - 1
+MAX_LOGITS_PROCESSORS = 8
+MAX_ARGS_DEPTH = 16
+"""Nesting of a logits processor's arguments."""
 _FLOAT32_MAX = 3.4028234663852886e38
 _FLOAT32_TINY = 1.1754943508222875e-38
 
@@ -49,6 +55,7 @@ def validate_parameters(request: GenerateRequest, limits: Limits) -> None:
     _validate_numbers(request)
     _validate_logit_bias(request.logit_bias, limits.vocab_size)
     _validate_stop(request.stop, limits)
+    _validate_logits_processors(request.logits_processors, limits)
     _validate_seed(request.seed, best_of)
     top_n_tokens = request.logprobs.top_n_tokens
     if not 0 <= top_n_tokens <= limits.max_top_n_tokens:
@@ -154,6 +161,48 @@ def _validate_stop(stop: tuple[str, ...], limits: Limits) -> None:
     if "" in stop:
         raise ValidationError("`stop` cannot contain an empty string")
     validate_text("stop", *stop)
+
+
+def _validate_logits_processors(specs: Sequence[LogitsProcessorSpec], limits: Limits) -> None:
+    if len(specs) > MAX_LOGITS_PROCESSORS:
+        raise ValidationError(
+            f"`logits_processors` supports up to {MAX_LOGITS_PROCESSORS} logits processors. "
+            f"Given: {len(specs)}"
+        )
+    for spec in specs:
+        validate_text("logits_processors", spec.name)
+        if spec.name not in limits.logits_processors:
+            installed = ", ".join(limits.logits_processors) or "none"
+            raise ValidationError(
+                "`logits_processors` must have names of installed logits processors: "
+                f"{installed}. Given: {spec.name}"
+            )
+        _validate_args(spec)
+
+
+def _validate_args(spec: LogitsProcessorSpec) -> None:
+    """What they mean is for their processor to say; here, that they can be sent to it."""
+    problem = None
+    if _is_deeper(spec.args, MAX_ARGS_DEPTH):
+        problem = f"nested deeper than {MAX_ARGS_DEPTH}"
+    else:
+        try:
+            msgspec.msgpack.encode(spec.args)
+        except UnicodeEncodeError:
+            problem = "not valid Unicode text"
+        except OverflowError:
+            problem = "integers must have at most 64 bits"
+    if problem is not None:
+        raise ValidationError(f"`logits_processors`: {spec.name}: {problem}")
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and dicts are nested in more levels."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return False
+    return levels == 0 or any(_is_deeper(child, levels - 1) for child in value)
 
 
 def _validate_seed(seed: int | None, best_of: int) -> None:

@@ -107,7 +107,9 @@ class GenerateParameters(BaseModel):
         "tokens were drawn from, after penalties, grammar and temperature (not in TGI)",
     )
     logits_processors: list[LogitsProcessorBody] = Field(
-        default=[], description="Custom logits processors, in order (not in TGI)"
+        default=[],
+        description="Custom logits processors, in order; `/info` names those that are installed "
+        "(not in TGI)",
     )
     adapter_id: str | None = Field(
         default=None, description="Must be absent: adapters are not supported yet"

@@ -30,6 +30,7 @@ class InfoBody(TypedDict):
     max_waiting_tokens: int
     validation_workers: int
     max_client_batch_size: int
+    logits_processors: list[str]
     router: str
     version: str
     sha: str | None
@@ -57,6 +58,7 @@ def info_body(router: Router, settings: Settings) -> InfoBody:
         "max_waiting_tokens": settings.max_waiting_tokens,
         "validation_workers": settings.validation_workers,
         "max_client_batch_size": 1,  # no route takes several prompts in one request
+        "logits_processors": model.logits_processors,
         "router": "text-generation-router",  # by this name TGI's clients know the dialect
         "version": version("tokenloom"),
         "sha": None,
