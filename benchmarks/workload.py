@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from benchmarks.schemas import PERSON, Schema
 
 WORDS = """
     river stone lantern orchard copper meadow harbour winter candle bridge falcon granite velvet
@@ -15,61 +16,56 @@ WORDS = """
     cedar turbine pocket summit window barley cobalt mirror engine parcel feather ladder magnet
 """
 
-PERSON_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 30},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "role": {"enum": ["captain", "cook", "navigator", "surgeon"]},
-        "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}$"},
-        "aboard": {"type": "boolean"},
-    },
-    "required": ["name", "age", "role", "code", "aboard"],
-    "additionalProperties": False,
-}
 
-
-def read_schema(constrained: str | None) -> dict[str, Any] | None:
-    """The schema in the file `constrained`; PERSON_SCHEMA for an empty name, None for None."""
+def read_schemas(constrained: str | None) -> tuple[Schema, ...]:
+    """The schema in the file `constrained`; PERSON for an empty name, none for None."""
     if not constrained:
-        return None if constrained is None else PERSON_SCHEMA
-    schema: dict[str, Any] = json.loads(Path(constrained).read_text())
-    return schema
+        return () if constrained is None else (PERSON,)
+    schema: Schema = json.loads(Path(constrained).read_text())
+    return (schema,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A greedy request, in no server's form."""
+
+    prompt: str
+    max_tokens: int
+    """A free request generates exactly this many."""
+    schema: Schema | None = None
+    """Constrains the output, which then ends where the schema is satisfied."""
+    forced_tokens: bool = True
+    """False: tokens that the constraint forces are computed one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Greedy requests with random words as prompts."""
+    """Requests with random words as prompts."""
 
     prompt_words: int
     max_tokens: int
-    """Every free request generates exactly this many."""
-    seed: int
-    schema: dict[str, Any] | None
-    """Constrains the output, which then ends where the schema is satisfied."""
+    seed: str
+    schemas: tuple[Schema, ...] = ()
+    """Given to the requests in turn; without any, they are free."""
 
-    def bodies(self, concurrency: int, num_requests: int) -> Iterator[dict[str, Any]]:
-        """The JSON body of each request of one level.
+    def requests(self, concurrency: int, num_requests: int) -> Iterator[Request]:
+        """The requests of one level.
 
         Levels share no prompts, or the later ones would find theirs in the prefix cache.
         """
         draw = random.Random(f"{self.seed}/{concurrency}")
         words = WORDS.split()
-        for _ in range(num_requests):
+        for number in range(num_requests):
             prompt = " ".join(draw.choices(words, k=self.prompt_words))
-            yield {"inputs": f"{self.task} {prompt}.", "parameters": self.parameters}
+            yield Request(
+                prompt=f"{self.task} {prompt}.",
+                max_tokens=self.max_tokens,
+                schema=self.schemas[number % len(self.schemas)] if self.schemas else None,
+            )
 
     @property
     def task(self) -> str:
         """What every prompt begins with."""
-        if self.schema is None:
+        if not self.schemas:
             return "Tell a long story with these words:"
-        return "Describe a sailor as JSON, with these words in mind:"
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The `parameters` of every request."""
-        if self.schema is None:
-            return {"max_new_tokens": self.max_tokens, "ignore_eos": True}
-        grammar = {"type": "json", "value": self.schema}
-        return {"max_new_tokens": self.max_tokens, "grammar": grammar}
+        return "Describe something as JSON, with these words in mind:"
