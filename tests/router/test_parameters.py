@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenloom_engine.messages import LogprobParams, SamplingParams
+from tokenloom_engine.messages import LogitsProcessorSpec, LogprobParams, SamplingParams
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.limits import Limits
 from tokenloom_router.parameters import (
@@ -25,6 +25,7 @@ LIMITS = Limits(
     max_input_tokens=20,
     max_total_tokens=30,
     vocab_size=1000,
+    logits_processors=("known", "other"),
 )
 NUMBERS = (
     "temperature",
@@ -33,6 +34,13 @@ NUMBERS = (
     "top_p",
     "typical_p",
 )
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
 
 
 def refusal(**fields: Any) -> str:  # noqa: ANN401
@@ -59,6 +67,32 @@ def refusal(**fields: Any) -> str:  # noqa: ANN401
         ({"top_k": -1}, "`top_k` must be strictly positive"),
         ({"max_new_tokens": 0}, "`max_new_tokens` must be strictly positive"),
         ({"stop": ("a", "b", "c")}, "`stop` supports up to 2 stop sequences. Given: 3"),
+        (
+            {"logits_processors": (LogitsProcessorSpec("absent"),)},
+            "`logits_processors` must have names of installed logits processors: known, other. "
+            "Given: absent",
+        ),
+        (
+            {"logits_processors": (LogitsProcessorSpec("known"),) * 9},
+            "`logits_processors` supports up to 8 logits processors. Given: 9",
+        ),
+        (
+            {"logits_processors": (LogitsProcessorSpec("\ud83d"),)},
+            "`logits_processors` is not valid Unicode text",
+        ),
+        *(
+            (
+                {"logits_processors": (LogitsProcessorSpec("known", {"a": value}),)},
+                f"`logits_processors`: known: {problem}",
+            )
+            for value, problem in [
+                ("\ud83d", "not valid Unicode text"),
+                ({"\ud83d": 1}, "not valid Unicode text"),
+                (2**64, "integers must have at most 64 bits"),
+                (nested(16), "nested deeper than 16"),
+                (nested(100_000), "nested deeper than 16"),
+            ]
+        ),
         ({"stop": ("",)}, "`stop` cannot contain an empty string"),
         ({"stop": ("\ud83d",)}, "`stop` is not valid Unicode text"),
         (
@@ -123,6 +157,7 @@ def test_the_edges_are_allowed() -> None:
         top_k=1,
         max_new_tokens=1,
         stop=("a", "b"),
+        logits_processors=(LogitsProcessorSpec("other", {"a": [nested(14), 2**64 - 1]}),) * 8,
         seed=2**64 - 1,
         truncate=20,
         logprobs=LogprobParams(top_n_tokens=5),
