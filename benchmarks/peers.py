@@ -1,4 +1,4 @@
-"""The same constrained requests to our server and to another, in turn."""
+"""The same constrained requests to our server and to others, in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Peers:
     """Compares throughput. Each round has prompts of its own, so no prefix cache knows them."""
 
     servers: dict[str, Server]
-    """By name: OURS, and perhaps a peer."""
+    """By name: OURS, and its peers."""
     workload: Workload
     label: str
     """Of the workload's schemas."""

@@ -1,10 +1,10 @@
-"""What constraints cost a step, what forced tokens save, and requests per second beside a peer's.
+"""What constraints cost a step, what forced tokens save, and requests per second beside peers'.
 
 Prints one JSON line a measurement, and one of medians after each group. `sides` compares free,
-constrained and forced-token decoding on our server (how: sides.py); `throughput` sends schema-
-constrained requests with new prompts to our server and, with --peer-url, in turn to a server that
-takes vLLM's `structured_outputs` on /v1/completions. Exits with 1 if a request failed or an output
-of ours was not valid.
+constrained and forced-token decoding on our server (how: sides.py). `throughput` sends constrained
+requests with new prompts to our server and, with --peer-url, in turn to others that take vLLM's
+`structured_outputs` on /v1/completions. Exits with 1 if a request failed or an output of ours was
+not valid.
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", default="0", help="of the prompts' words")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--schemas", nargs="+", choices=SCHEMAS, default=list(SCHEMAS))
-    parser.add_argument("--peer-url", help="an OpenAI-compatible server to compare with")
-    parser.add_argument("--peer-model", help="its name for the model")
-    parser.add_argument("--peer-name", default="peer", help="its name in the output")
+    parser.add_argument(
+        "--peer-url", nargs="+", default=[], help="OpenAI-compatible servers to compare with"
+    )
+    parser.add_argument("--peer-model", help="their name for the model")
+    parser.add_argument("--peer-name", nargs="+", help="in the output; without it, the URLs")
     options = parser.parse_args(arguments)
     if options.peer_url and not options.peer_model:
         parser.error("--peer-url needs --peer-model")
+    if options.peer_name and len(options.peer_name) != len(options.peer_url):
+        parser.error("--peer-name needs as many names as there are URLs")
     return options
 
 
@@ -67,9 +71,9 @@ def compare_sides(server: Server, options: argparse.Namespace) -> int:
 def compare_throughput(server: Server, options: argparse.Namespace) -> int:
     """Run the part `throughput`. Returns the number of failures."""
     servers = {OURS: server}
-    if options.peer_url:
-        peer = Server(options.peer_url.rstrip("/"), Completions(options.peer_model))
-        servers[options.peer_name] = peer
+    names = options.peer_name or options.peer_url
+    for name, url in zip(names, options.peer_url, strict=True):
+        servers[name] = Server(url.rstrip("/"), Completions(options.peer_model))
     num_failures = 0
     for label in options.schemas:
         workload = _workload(options, label)
