@@ -186,6 +186,8 @@ class Sequence:
             return
         forced = self._forced_tokens() if self.submit.forced_tokens else []
         forced = forced[: self.submit.stopping.max_new_tokens - self.num_generated]
+        eos = next((i for i, id in enumerate(forced) if id in self.eos_token_ids), len(forced))
+        forced = forced[: eos + 1]  # a grammar may name such a token; it ends the text as always
         if forced and self._advance_constraint(forced):
             self._append_forced(forced)
         if not self.is_finished and self.ending is None and self.constraint.is_terminated:
@@ -230,7 +232,7 @@ class Sequence:
     def _append_forced(self, forced: list[int]) -> None:
         assert self.constraint is not None
         self.ids.extend(forced)
-        if self.constraint.is_terminated:
+        if self.constraint.is_terminated or forced[-1] in self.eos_token_ids:
             self.ending = "eos_token"
         elif self.num_generated >= self.submit.stopping.max_new_tokens:
             self.ending = "length"

@@ -40,6 +40,10 @@ def spec(grammar: dict[str, Any]) -> ConstraintSpec:
         ),
         ({"type": "choice", "value": ["ü", "b"]}, ConstraintSpec("choice", '["ü","b"]')),
         ({"type": "grammar", "value": 'start: "a"'}, ConstraintSpec("grammar", 'start: "a"')),
+        (
+            {"type": "structural_tag", "value": {"format": {"type": "any_text"}}, "lenient": True},
+            ConstraintSpec("structural_tag", '{"format":{"type":"any_text"}}', lenient=True),
+        ),
     ],
 )
 def test_what_each_form_means(grammar: dict[str, Any], expected: ConstraintSpec) -> None:

@@ -104,10 +104,8 @@ class TextGrammar(BaseModel):
         return ConstraintSpec("grammar", self.value)
 
 
-class StructuralTagGrammar(BaseModel):
+class StructuralTagGrammar(JsonForm):
     """Free text with constrained parts in it (not in TGI)."""
-
-    model_config = STRICT
 
     type: Literal["structural_tag"]
     value: dict[str, Any] = Field(
@@ -116,7 +114,12 @@ class StructuralTagGrammar(BaseModel):
 
     def to_spec(self) -> ConstraintSpec:
         """As the router takes it."""
-        return ConstraintSpec("structural_tag", _json_text(self.value))
+        return ConstraintSpec(
+            "structural_tag",
+            _json_text(self.value),
+            whitespace_pattern=self.whitespace_pattern,
+            lenient=self.lenient,
+        )
 
 
 class NamedSchema(BaseModel):

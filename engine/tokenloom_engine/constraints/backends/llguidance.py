@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from llguidance import (
     LLExecutor,
     LLMatcher,
@@ -25,15 +25,29 @@ from tokenloom_engine.constraints.base import (
     TokenizerFacts,
 )
 from tokenloom_engine.constraints.config import ConstraintConfig
+from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
+from tokenloom_engine.constraints.tag_grammar import SpecialTokens, tag_grammar
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 
-GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
 """Compact JSON: a weak model cannot drown in white space, and a third of the tokens is forced."""
+
+
+class AddedToken(msgspec.Struct):
+    """An entry of a tokenizer.json's `added_tokens`."""
+
+    id: int
+    content: str
+
+
+class AddedTokens(msgspec.Struct):
+    """What we read of a tokenizer.json."""
+
+    added_tokens: list[AddedToken] = []
 
 
 class LlguidanceConstraint:
@@ -48,7 +62,9 @@ class LlguidanceConstraint:
         self._grammar = grammar
         self._limits = limits
         self._accepted: list[int] = []
-        self.matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+        self._initial = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+        """Never moves. The matchers copied from it share its lexer, one after the other."""
+        self.matcher = self._initial.deep_copy()
 
     @property
     def error(self) -> str | None:
@@ -82,13 +98,19 @@ class LlguidanceConstraint:
         """See Constraint."""
         if count > len(self._accepted):
             raise ValueError(f"{len(self._accepted)} tokens were accepted, fewer than {count}")
-        if count:
+        if not count:
+            return
+        has_eos = not set(self._tokenizer.eos_tokens).isdisjoint(self._accepted[-count:])
+        del self._accepted[-count:]
+        if has_eos:  # LLMatcher's own goes wrong over one that a grammar names
+            self.matcher = self._initial.deep_copy()
+            self.matcher.consume_tokens(self._accepted)
+        else:
             self.matcher.rollback(count)
-            del self._accepted[-count:]
 
     def reset(self) -> None:
         """See Constraint."""
-        self.matcher.reset()
+        self.matcher = self._initial.deep_copy()
         self._accepted.clear()
 
     def fork(self) -> LlguidanceConstraint:
@@ -109,22 +131,24 @@ class LlguidanceBackend:
         self._tokenizer = LLTokenizer(
             tokenizer.json, n_vocab=tokenizer.vocab_size, eos_token=list(tokenizer.eos_token_ids)
         )
+        self._special_tokens = self._find_special_tokens(tokenizer.json)
         self._executor = LLExecutor(tokenizer.num_threads)
         self._config = config
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
         """See ConstraintBackend."""
+        warnings = self._validate_nested(spec) if spec.kind == "structural_tag" else None
         is_error, messages = LLMatcher.validate_grammar_with_warnings(
-            grammar_of(spec), self._tokenizer, limits=self._limits(spec.kind)
+            self._grammar(spec), self._tokenizer, limits=self._limits(spec.kind)
         )
         if is_error:
             raise InvalidConstraintError(messages[0])
-        return messages
+        return messages if warnings is None else warnings
 
     def create(self, spec: ConstraintSpec) -> Constraint:
         """See ConstraintBackend."""
         limits = self._limits(spec.kind)
-        constraint = LlguidanceConstraint(self._tokenizer, grammar_of(spec), limits)
+        constraint = LlguidanceConstraint(self._tokenizer, self._grammar(spec), limits)
         if constraint.error is not None:
             raise InvalidConstraintError(constraint.error)
         return constraint
@@ -133,6 +157,25 @@ class LlguidanceBackend:
         """See ConstraintBackend."""
         matchers = [(cast(LlguidanceConstraint, c).matcher, row) for c, row in rows]
         fill_next_token_bitmask_par(self._executor, matchers, bitmask)
+
+    def _grammar(self, spec: ConstraintSpec) -> str:
+        return grammar_of(spec, self._special_tokens)
+
+    def _validate_nested(self, spec: ConstraintSpec) -> list[str]:
+        """Validate what a structural tag consists of; whatever is said begins with its path."""
+        warnings: list[str] = []
+        for nested in tag_grammar(spec, self._special_tokens).nested:
+            try:
+                warnings += [f"{nested.path}: {warning}" for warning in self.validate(nested.spec)]
+            except InvalidConstraintError as error:
+                raise InvalidConstraintError(f"{nested.path}: {error}") from error
+        return warnings
+
+    def _find_special_tokens(self, tokenizer_json: str) -> SpecialTokens:
+        """Those that the library holds to be special: it knows more than the tokenizer's flag."""
+        added = msgspec.json.decode(tokenizer_json, type=AddedTokens).added_tokens
+        is_special = self._tokenizer.is_special_token
+        return SpecialTokens({token.content: token.id for token in added if is_special(token.id)})
 
     def _limits(self, kind: ConstraintKind) -> LLParserLimits:
         """An ambiguous grammar can make a mask a hundred times dearer; past these its row fails."""
@@ -149,7 +192,7 @@ def create_backend(tokenizer: TokenizerFacts, config: ConstraintConfig) -> Const
     return LlguidanceBackend(tokenizer, config)
 
 
-def grammar_of(spec: ConstraintSpec) -> str:
+def grammar_of(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
     """Translate a spec to llguidance's own grammar. Raises InvalidConstraintError."""
     try:
         match spec.kind:
@@ -162,8 +205,10 @@ def grammar_of(spec: ConstraintSpec) -> str:
             case "choice":
                 return grammar_from("choice", json.dumps(_choices(spec.value)))
             case "grammar":
-                return grammar_from(_grammar_format(spec.value), spec.value)
-            case "structural_tag" | "text":
+                return grammar_from(grammar_notation(spec.value), spec.value)
+            case "structural_tag":
+                return _tag_grammar(spec, special_tokens)
+            case "text":
                 raise InvalidConstraintError(f"{spec.kind} is not supported")
     except (ValueError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
@@ -179,6 +224,19 @@ def _json_grammar(schema: str, spec: ConstraintSpec) -> str:
     return LLMatcher.grammar_from_json_schema(schema, defaults=JSON_DEFAULTS, overrides=overrides)
 
 
+def _tag_grammar(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
+    tag = tag_grammar(spec, special_tokens)
+    grammars: list[dict[str, Any]] = [{"lark_grammar": tag.lark}]
+    for nested in tag.nested:
+        if nested.name is None:
+            continue
+        grammar = grammar_of(nested.spec, special_tokens)
+        is_json = grammar.lstrip().startswith("{")
+        body = json.loads(grammar)["grammars"][0] if is_json else {"lark_grammar": grammar}
+        grammars.append({**body, "name": nested.name})
+    return json.dumps({"grammars": grammars})
+
+
 def _choices(value: str) -> list[str]:
     choices = json.loads(value)
     if not isinstance(choices, list) or not choices:
@@ -186,10 +244,3 @@ def _choices(value: str) -> list[str]:
     if not all(isinstance(choice, str) for choice in choices):
         raise InvalidConstraintError("a choice is among strings")
     return choices
-
-
-def _grammar_format(text: str) -> Literal["gbnf", "lark", "llguidance"]:
-    """Tell the notations apart: only GBNF has rules with `::=`, only the JSON form an object."""
-    if GBNF_RULE.search(text):
-        return "gbnf"
-    return "llguidance" if text.lstrip().startswith("{") else "lark"
