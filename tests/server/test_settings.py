@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_server.configs import engine_config, router_config
 from tokenloom_server.settings import Settings, ignored_hostname
 from tokenloom_server.settings_error import one_line
@@ -191,3 +192,37 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
     assert router.validation_workers == 9
     assert router.disable_grammar_support
     assert router.disable_forced_tokens
+
+
+def test_the_flags_of_constraints_reach_both_parts() -> None:
+    given = flags(
+        constraint_backend="llguidance,regex=xgrammar",
+        max_grammar_bytes="1",
+        max_grammar_depth="2",
+        grammar_timeout="0.5",
+        max_grammar_items="4",
+        max_grammar_items_in_row="5",
+    )
+    settings = Settings(**given)
+    config = engine_config(settings).constraints
+    assert config == router_config(settings).constraints
+    assert (config.backend_of("regex"), config.backend_of("choice")) == ("xgrammar", "llguidance")
+    assert (config.max_bytes, config.max_depth, config.timeout_seconds) == (1, 2, 0.5)
+    assert (config.max_items, config.max_items_in_row) == (4, 5)
+    assert engine_config(Settings(model_id="m")).constraints == ConstraintConfig()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_grammar_bytes",
+        "max_grammar_depth",
+        "grammar_timeout",
+        "max_grammar_items",
+        "max_grammar_items_in_row",
+    ],
+)
+def test_a_limit_of_constraints_is_above_zero(name: str) -> None:
+    for value in ("0", "-1", "many"):
+        with pytest.raises(ValidationError):
+            Settings(**flags(**{name: value}))

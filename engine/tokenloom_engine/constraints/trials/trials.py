@@ -1,0 +1,202 @@
+"""The front's end: specs in, verdicts out, whatever the specs do to the process that tries them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from subprocess import PIPE
+from typing import IO
+
+import msgspec
+
+from tokenloom_engine.constraints.base import InvalidConstraintError, TokenizerFacts
+from tokenloom_engine.constraints.config import ConstraintConfig
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.trials.messages import (
+    TOO_SLOW,
+    FrameBuffer,
+    Trial,
+    TrialSettings,
+    Verdict,
+    Withdrawal,
+    frame,
+)
+
+COMMAND = (sys.executable, "-m", "tokenloom_engine.constraints.trials.process")
+MAX_VERDICTS = 2048
+"""Kept, the least recently used go first. Each has a kilobyte or so."""
+
+OnVerdict = Callable[[Verdict | None], None]
+
+logger = logging.getLogger(__name__)
+
+
+class TrialsBusyError(Exception):
+    """Too many specs that are slow to compile are tried already; this one is slow, too."""
+
+
+class TrialsEndedError(Exception):
+    """The trial process ended. The next trial starts it again."""
+
+
+class Trials:
+    """Tries specs. Safe in any thread; one per model."""
+
+    def __init__(self, tokenizer: TokenizerFacts, config: ConstraintConfig) -> None:
+        """Start the trial process; it takes a second to be ready, and trials wait for it."""
+        self._settings = frame(TrialSettings(tokenizer, config))
+        self._ids = count()
+        self._lock = threading.Lock()
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._process = _Process(self._settings)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the trial process."""
+        return self._process.pid
+
+    def start(self, spec: ConstraintSpec) -> Future[list[str]]:
+        """Try a spec. Returns what a lenient one leaves out, one line a keyword.
+
+        The future raises InvalidConstraintError with the reason and its place if the spec cannot
+        become a constraint, TrialsBusyError, or TrialsEndedError. Cancelling it ends the trial.
+        """
+        key = hashlib.blake2b(msgspec.msgpack.encode(spec)).digest()
+        future: Future[list[str]] = Future()
+        with self._lock:
+            known = self._verdicts.get(key)
+            if known is not None:
+                self._verdicts.move_to_end(key)
+            elif self._process.has_ended:
+                logger.error("the trial process ended; starting it again")
+                self._process = _Process(self._settings)
+            process = self._process
+        if known is not None:
+            _settle(future, known)
+            return future
+        trial = Trial(next(self._ids), spec)
+        process.send(trial, lambda verdict: self._on_verdict(key, future, verdict))
+        future.add_done_callback(lambda _: process.withdraw(trial.id))
+        return future
+
+    def close(self) -> None:
+        """End the trial process; futures that are not done raise TrialsEndedError."""
+        self._process.close()
+
+    def _on_verdict(self, key: bytes, future: Future[list[str]], verdict: Verdict | None) -> None:
+        if verdict is not None and not verdict.is_busy and verdict.refusal != TOO_SLOW:
+            with self._lock:
+                self._verdicts[key] = verdict
+                if len(self._verdicts) > MAX_VERDICTS:
+                    self._verdicts.popitem(last=False)
+        _settle(future, verdict)
+
+
+class _Process:
+    """One run of the trial process."""
+
+    def __init__(self, settings: bytes) -> None:
+        # numpy's threads are of no use there, and forks want a process that has but one
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, env=environment)
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="trials-send")
+        self._lock = threading.Lock()
+        self._waiting: dict[int, OnVerdict] = {}
+        self.has_ended = False
+        self._write(settings)
+        threading.Thread(target=self._receive, name="trials-receive", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def send(self, trial: Trial, on_verdict: OnVerdict) -> None:
+        """Have a spec tried. `on_verdict` is called in another thread, with None if we end."""
+        with self._lock:
+            has_ended = self.has_ended
+            if not has_ended:
+                self._waiting[trial.id] = on_verdict
+        if has_ended:
+            on_verdict(None)
+        else:
+            self._write(frame(trial))
+
+    def withdraw(self, id: int) -> None:
+        """End a trial, if it has not ended."""
+        with self._lock:
+            was_waiting = self._waiting.pop(id, None) is not None
+        if was_waiting:
+            self._write(frame(Withdrawal(id)))
+
+    def close(self) -> None:
+        """Let it end."""
+        self._later(self._pipe(self._process.stdin).close)
+
+    def _write(self, data: bytes) -> None:
+        def write() -> None:
+            pipe = self._pipe(self._process.stdin)
+            pipe.write(data)
+            pipe.flush()
+
+        self._later(write)
+
+    def _later(self, action: Callable[[], None]) -> None:
+        """In another thread: the pipe may be full."""
+
+        def act() -> None:
+            with suppress(OSError, ValueError):  # it has ended, or was closed
+                action()
+
+        with suppress(RuntimeError):  # it has ended
+            self._sender.submit(act)
+
+    def _receive(self) -> None:
+        output = self._pipe(self._process.stdout)
+        frames = FrameBuffer()
+        while data := os.read(output.fileno(), 65536):
+            for message in frames.feed(data):
+                verdict = msgspec.msgpack.decode(message, type=Verdict)
+                with self._lock:
+                    on_verdict = self._waiting.pop(verdict.id, None)
+                if on_verdict is not None:
+                    on_verdict(verdict)
+        self._end()
+
+    def _end(self) -> None:
+        self._pipe(self._process.stdout).close()
+        self.close()
+        self._process.wait()
+        with self._lock:
+            self.has_ended = True
+            waiting, self._waiting = self._waiting, {}
+        self._sender.shutdown(wait=False)
+        for on_verdict in waiting.values():
+            on_verdict(None)
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        assert pipe is not None
+        return pipe
+
+
+def _settle(future: Future[list[str]], verdict: Verdict | None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if verdict is None:
+        future.set_exception(TrialsEndedError())
+    elif verdict.is_busy:
+        future.set_exception(TrialsBusyError())
+    elif verdict.refusal is not None:
+        future.set_exception(InvalidConstraintError(verdict.refusal))
+    else:
+        future.set_result(verdict.warnings)

@@ -1,0 +1,201 @@
+"""Trials: a spec that hangs, crashes or grows takes its worker with it, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tokenloom_engine.constraints.base import InvalidConstraintError, TokenizerFacts
+from tokenloom_engine.constraints.config import ConstraintConfig
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.trials.messages import FrameBuffer, Trial, Verdict, frame
+from tokenloom_engine.constraints.trials.process import MAX_SLOW
+from tokenloom_engine.constraints.trials.trials import Trials, TrialsBusyError, TrialsEndedError
+from tokenloom_engine.constraints.trials.worker import MAX_TRIALS
+
+TIMEOUT_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def facts(tokenizer_file: Path) -> TokenizerFacts:
+    return TokenizerFacts(
+        json=tokenizer_file.read_text(), vocab_size=49152, eos_token_ids=(2,), num_threads=1
+    )
+
+
+@pytest.fixture(scope="module")
+def trials(facts: TokenizerFacts) -> Iterator[Trials]:
+    trials = Trials(facts, ConstraintConfig(timeout_seconds=TIMEOUT_SECONDS))
+    assert trials.start(_easy("warm")).result(30) == []
+    yield trials
+    trials.close()
+
+
+def test_good_specs_pass_and_bad_ones_have_a_reason(trials: Trials) -> None:
+    assert trials.start(ConstraintSpec("regex", "[a-z]+")).result(10) == []
+    assert "unclosed group" in _refusal(trials.start(ConstraintSpec("regex", "(")))
+    schema = {"properties": {"tags": {"type": "array", "uniqueItems": True}}}
+    spec = ConstraintSpec("json_schema", json.dumps(schema))
+    place = "#/properties/tags/uniqueItems"
+    for _ in range(2):  # the second time from memory
+        reason = _refusal(trials.start(spec))
+        assert reason == f'Unimplemented keys: ["uniqueItems"] (at {place})'
+    lenient = ConstraintSpec("json_schema", json.dumps(schema), lenient=True)
+    (warning,) = trials.start(lenient).result(10)
+    assert warning == f'Unimplemented keys: ["uniqueItems"] (at {place})'
+    assert "line 2 column 4" in _refusal(trials.start(ConstraintSpec("json_schema", '{"a":\n "b"')))
+
+
+def test_what_was_tried_is_not_tried_again(trials: Trials) -> None:
+    assert trials.start(_easy("again")).result(10) == []
+    start = time.monotonic()
+    for _ in range(1000):
+        assert trials.start(_easy("again")).done()
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConstraintSpec(
+            "grammar",
+            "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(10_000)) + 'r10000: "a"',
+        ),
+        ConstraintSpec(
+            "json_schema",
+            json.dumps(
+                {
+                    "$ref": "#/$defs/d0",
+                    "$defs": {
+                        f"d{i}": {"properties": {"x": {"$ref": f"#/$defs/d{i + 1}"}}}
+                        for i in range(3000)
+                    }
+                    | {"d3000": {}},
+                }
+            ),
+        ),
+    ],
+    ids=["rules", "references"],
+)
+def test_a_stack_that_overflows(trials: Trials, spec: ConstraintSpec) -> None:
+    """Each of these ends the process that compiles it."""
+    reason = _refusal(trials.start(spec))
+    assert reason == "it is too large or too deeply nested to compile"
+    assert trials.start(_easy("after a crash")).result(10) == []
+
+
+def test_an_endless_compilation_is_ended(trials: Trials) -> None:
+    start = time.monotonic()
+    reason = _refusal(trials.start(_endless(2)))
+    assert reason == "it takes too long to compile"
+    assert TIMEOUT_SECONDS <= time.monotonic() - start < TIMEOUT_SECONDS + 5
+    _until(lambda: _cpu_seconds_in(trials, 0.2) < 0.1)
+    assert trials.start(_easy("after the endless")).result(10) == []
+
+
+def test_a_trial_that_nobody_waits_for_is_ended(facts: TokenizerFacts) -> None:
+    trials = Trials(facts, ConstraintConfig(timeout_seconds=60))
+    assert trials.start(_easy("first")).result(30) == []
+    future = trials.start(_endless(3))
+    _until(lambda: _cpu_seconds_in(trials, 0.2) > 0.02)
+    assert future.cancel()
+    _until(lambda: _cpu_seconds_in(trials, 0.2) < 0.01)
+    process = _process(trials)
+    running = trials.start(_endless(4))
+    trials.close()
+    process.wait(10)
+    with pytest.raises(TrialsEndedError):
+        running.result(10)
+
+
+def test_many_slow_ones_are_given_up_and_quick_ones_pass(trials: Trials) -> None:
+    slow = [trials.start(_endless(5 + i)) for i in range(MAX_SLOW + 4)]
+    assert trials.start(_easy("beside the slow")).result(60) == []
+    errors = [type(future.exception(60)) for future in slow]
+    assert errors.count(TrialsBusyError) >= 1
+    assert set(errors) == {TrialsBusyError, InvalidConstraintError}
+
+
+def test_a_worker_that_grows_is_ended(trials: Trials) -> None:
+    """No spec is known that takes so much; so the limit itself is looked at."""
+    assert trials.start(_easy("limited")).result(10) == []
+    (worker, *_) = _process(trials).children()
+    address_space = worker.rlimit(psutil.RLIMIT_AS)[0]
+    assert address_space < _process(trials).memory_info().vms + 600 * 2**20
+    assert worker.rlimit(psutil.RLIMIT_STACK)[0] == 4 * 2**20
+    assert worker.nice() > _process(trials).nice()
+
+
+def test_workers_are_replaced_before_they_leak(trials: Trials) -> None:
+    before = {worker.pid for worker in _process(trials).children()}
+    for i in range(2 * MAX_TRIALS + 2):
+        assert trials.start(_easy(f"spec {i}")).result(10) == []
+    assert before.isdisjoint(worker.pid for worker in _process(trials).children())
+
+
+def test_the_trial_process_is_started_again(trials: Trials) -> None:
+    process = _process(trials)
+    futures = [trials.start(_endless(20)), trials.start(_endless(21))]
+    workers = process.children()
+    process.kill()
+    for future in futures:
+        with pytest.raises(TrialsEndedError):
+            future.result(10)
+    _until(lambda: not any(worker.is_running() for worker in workers))
+    assert trials.start(_easy("after it was killed")).result(30) == []
+    assert _process(trials).pid != process.pid
+
+
+def test_frames_may_come_in_pieces() -> None:
+    messages = [Trial(1, ConstraintSpec("regex", "a" * 1000)), Verdict(2, refusal="no")]
+    data = b"".join(frame(message) for message in messages)
+    for size in (1, 3, 700, len(data)):
+        buffer = FrameBuffer()
+        found = [m for i in range(0, len(data), size) for m in buffer.feed(data[i : i + size])]
+        assert [frame(message)[4:] for message in messages] == found
+
+
+def _easy(name: str) -> ConstraintSpec:
+    return ConstraintSpec("json_schema", json.dumps({"properties": {name: {"type": "integer"}}}))
+
+
+def _endless(number: int) -> ConstraintSpec:
+    """The library looks at each of a million remainders, which takes minutes."""
+    schema = {"type": "integer", "multipleOf": 1_000_003 + 2 * number}
+    return ConstraintSpec("json_schema", json.dumps(schema))
+
+
+def _refusal(future: Future[list[str]]) -> str:
+    with pytest.raises(InvalidConstraintError) as refused:
+        future.result(30)
+    return str(refused.value)
+
+
+def _process(trials: Trials) -> psutil.Process:
+    return psutil.Process(trials.pid)
+
+
+def _cpu_seconds_in(trials: Trials, seconds: float) -> float:
+    """CPU time of the trial process and its workers in a while."""
+
+    def used() -> float:
+        root = _process(trials)
+        times = [process.cpu_times() for process in (root, *root.children())]
+        return sum(time.user + time.system for time in times)
+
+    before = used()
+    time.sleep(seconds)
+    return used() - before
+
+
+def _until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
