@@ -181,6 +181,9 @@ class Engine:
 
     def _start_filling(self, sequences: list[Sequence]) -> None:
         """Begin to fill the masks of those whose constraints were not asked since they moved."""
+        for sequence in sequences:
+            if sequence.is_healed:
+                self._return_constraint(sequence)  # any text may follow
         asking = [sequence for sequence in sequences if sequence.needs_mask]
         if asking:
             rows = [(s.compiled, s.constraint) for s in asking if s.compiled and s.constraint]
@@ -226,10 +229,14 @@ class Engine:
         self._processors.give_back(sequence.processors)
         if (compiling := self._compiling.pop(sequence.submit.id, None)) is not None:
             compiling[0].add_done_callback(self._return_unused)
+        self._return_constraint(sequence)
+
+    def _return_constraint(self, sequence: Sequence) -> None:
         if sequence.constraint is not None and sequence.compiled is not None:
             self._constraints.return_constraint(
                 sequence.compiled, sequence.constraint, sequence.mask
             )
+            sequence.compiled = sequence.constraint = sequence.mask = None
 
     def _return_unused(self, future: Future[Lease]) -> None:
         if not future.cancelled() and future.exception() is None:

@@ -114,7 +114,8 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: int
     text: str
-    """Empty while a character's bytes are incomplete; the token that completes them has it."""
+    """Empty while a character's bytes are incomplete; the token that completes them has it.
+    Without what repeats the prompt's end, after token healing."""
     logprob: float | None = None
     """None if it was not asked for, and for the first token of a prompt."""
     special: bool = False

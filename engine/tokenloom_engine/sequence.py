@@ -81,7 +81,10 @@ class Sequence:
         self.started_at: float | None = None
         self._vocabulary = vocabulary
         self._detokenizer = Detokenizer(vocabulary, submit.prompt_ids)
-        kind = submit.constraint.kind if submit.constraint is not None else None
+        spec = submit.constraint
+        kind = spec.kind if spec is not None else None
+        self._num_repeated = len(spec.prefix) if spec is not None else 0
+        """Characters to come that the prompt had already, before token healing backed it up."""
         self._stop = StopStrings(
             submit.stopping.stop, in_json=kind in ("json_schema", "json_object")
         )
@@ -122,6 +125,13 @@ class Sequence:
     def needs_mask(self) -> bool:
         """Whether the constraint must still be asked before the next token is drawn."""
         return self.constraint is not None and self.mask is None and self.ending is None
+
+    @property
+    def is_healed(self) -> bool:
+        """Whether the constraint was there for a prefix alone, and the prefix is complete."""
+        if self.compiled is None or self.constraint is None or self.mask is not None:
+            return False
+        return self.compiled.spec.kind == "text" and self.constraint.is_accepting
 
     @property
     def is_finished(self) -> bool:
@@ -274,6 +284,8 @@ class Sequence:
     def _report(self, choice: Choice, *, forced: bool) -> None:
         text = self._detokenizer.push(choice.id)
         special = self._vocabulary.is_special(choice.id)
+        if not special:
+            text = self._without_prefix(text)
         num_tokens = self._num_reported + len(self._output.tokens) + 1
         may_stop = num_tokens >= self.submit.stopping.min_new_tokens
         stays = self._stop.cut(text, may_stop=may_stop)
@@ -298,9 +310,15 @@ class Sequence:
         if stays is not None:
             self._finish("stop_sequence")
 
+    def _without_prefix(self, text: str) -> str:
+        """What of a new piece of text the prompt did not have already."""
+        new = text[self._num_repeated :]
+        self._num_repeated -= len(text) - len(new)
+        return new
+
     def _finish(self, reason: FinishReason) -> None:
         tokens = self._output.tokens
-        tail = "" if reason == "stop_sequence" else self._detokenizer.flush()
+        tail = "" if reason == "stop_sequence" else self._without_prefix(self._detokenizer.flush())
         if tail and tokens and not tokens[-1].special:
             # Bytes that never became a character: U+FFFD, as the text of the token that cut them.
             tokens[-1] = msgspec.structs.replace(tokens[-1], text=tokens[-1].text + tail)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import tokenizers
+
+REPLACEMENT = "\ufffd"
+"""What a decoder writes for bytes that are no character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class Tokenizer:
         self._tokenizer = tokenizers.Tokenizer.from_file(file)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = {id for id, token in added.items() if token.special}
 
     @property
     def json(self) -> str:
@@ -43,6 +49,28 @@ class Tokenizer:
         )
         return encoding.ids
 
+    def is_special(self, id: int) -> bool:
+        """Whether a token is a mark, as BOS is, and not text."""
+        return id in self._special
+
+    def text_behind(self, before: int, ids: Sequence[int]) -> str | None:
+        """Return what `ids` add to a text whose last token is `before`.
+
+        None if it begins or ends inside a character.
+        """
+        decode = self._tokenizer.decode
+        return _added(decode([before]), decode([before, *ids]))
+
+    def texts(self) -> list[str]:
+        """Return the texts of the vocabulary's tokens, as they are inside a text.
+
+        Without special tokens, and without those that begin or end inside a character.
+        """
+        before = self.encode("a", add_special_tokens=False)
+        ids = [id for id in self._tokenizer.get_vocab().values() if not self.is_special(id)]
+        known, *wholes = self._tokenizer.decode_batch([before, *([*before, id] for id in ids)])
+        return [text for whole in wholes if (text := _added(known, whole))]
+
     def spans(self, text: str, *, add_special_tokens: bool = True) -> list[TokenSpan]:
         """Return the tokens of `text` with their places. Added special tokens cover nothing."""
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
@@ -52,3 +80,9 @@ class Tokenizer:
             TokenSpan(id, text[start:stop], bytes_before[start], bytes_before[stop])
             for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
         ]
+
+
+def _added(known: str, whole: str) -> str | None:
+    """What a text has grown by; None if it begins or ends inside a character."""
+    text = whole[len(known) :]
+    return None if REPLACEMENT in text or not whole.startswith(known) else text

@@ -16,6 +16,7 @@ from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.messages import LogprobParams, ModelInfo, StoppingParams
 from tokenloom_router.config import RouterConfig
 from tokenloom_router.errors import EngineStartError, ValidationError
+from tokenloom_router.healing import HealedPrompt, TokenHealing
 from tokenloom_router.limits import Limits
 from tokenloom_router.parameters import (
     MAX_SEED,
@@ -45,6 +46,7 @@ class Validation:
         self.limits = limits
         self._tokenizer = tokenizer
         self._constraints = constraints
+        self._healing = TokenHealing(tokenizer)
         self._forced_tokens = not config.disable_forced_tokens
         self._tokenizing = anyio.CapacityLimiter(config.validation_workers)
         self._constraint_timeout = config.constraints.timeout_seconds
@@ -85,6 +87,11 @@ class Validation:
         prompt_ids = await self._encode(request.inputs)
         if request.truncate is not None:
             prompt_ids = prompt_ids[-request.truncate :]
+        constraint, healed_tokens = request.constraint, 0
+        if request.token_healing:
+            healed = await self._heal(prompt_ids)
+            prompt_ids, healed_tokens = healed.ids, healed.num_healed
+            constraint = healed.constraint(request.constraint)
         max_new_tokens = self._max_new_tokens(len(prompt_ids), request.max_new_tokens)
         warnings: list[str] = []
         if request.constraint is not None:
@@ -101,11 +108,12 @@ class Validation:
                 min_new_tokens=request.min_new_tokens,
             ),
             logprobs=_logprobs(request, best_of),
-            constraint=request.constraint,
+            constraint=constraint,
             best_of=best_of,
             seed=seed,
             forced_tokens=self._forced_tokens and request.forced_tokens,
             logits_processors=request.logits_processors,
+            healed_tokens=healed_tokens,
             warnings=warnings,
         )
 
@@ -128,6 +136,11 @@ class Validation:
         if not prompt_ids:  # a normalizer may leave nothing of white space
             raise ValidationError("`inputs` cannot be empty")
         return prompt_ids
+
+    async def _heal(self, prompt_ids: list[int]) -> HealedPrompt:
+        if self._constraints is None:
+            raise ValidationError("`token_healing` is not supported without grammar support")
+        return await _in_worker(lambda: self._healing.heal(prompt_ids), self._tokenizing)
 
     def _max_new_tokens(self, input_length: int, given: int | None) -> int:
         """Return the number given, which must fit, or else as many as fit."""
