@@ -271,6 +271,12 @@ def test_white_space_is_that_of_the_request(load: Load) -> None:
     assert not accepts('So: <function=weather>{"city":  "Rome"}</function>')
 
 
+def test_a_prefix_stands_before_the_free_text(load: Load) -> None:
+    accepts = load(spec(CALLS, prefix="pre <"))
+    assert accepts(f"pre < and {ROME} etc") and accepts("pre <")
+    assert not accepts("pr") and not accepts(ROME) and not accepts("pre <<function=")
+
+
 def test_lenient_schemas_warn_with_their_path(factory: ConstraintFactory) -> None:
     schema = {"type": "array", "uniqueItems": True}
     format = tag("<", {"type": "json_schema", "json_schema": schema}, ">")
