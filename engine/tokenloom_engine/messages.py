@@ -25,7 +25,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """
 
     greedy: bool = True
-    """Take the most probable token; temperature, top_k, top_p and typical_p then do not matter."""
+    """Take the most probable token; temperature, top_k, top_p and typical_p then do not matter.
+    What the constraint's grammar says of the temperature of a token outranks this and that."""
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -122,6 +123,8 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     forced: bool = False
     """The constraint left no other choice; the model was not asked."""
     top: list[TopToken] | None = None
+    temperature: float | None = None
+    """That at which it was drawn, if the constraint's grammar said so; 0 is greedy."""
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):

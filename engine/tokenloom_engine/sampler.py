@@ -168,7 +168,12 @@ def _places(rows: list[Row], draws: Draws) -> tuple[list[RowChoices], list[_Plac
         if row.draws:
             is_drawn = index in draws
             places.append(
-                _Place(row.sequence, Choice(-1), is_drawn=is_drawn, allowed=draws.get(index))
+                _Place(
+                    row.sequence,
+                    Choice(-1, temperature=row.sequence.temperature if is_drawn else None),
+                    is_drawn=is_drawn,
+                    allowed=draws.get(index),
+                )
             )
     return answers, places
 
@@ -176,22 +181,32 @@ def _places(rows: list[Row], draws: Draws) -> tuple[list[RowChoices], list[_Plac
 def _draw(scores: torch.Tensor, sequences: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
     """Pick a token for each row of `scores` [rows, V]; also returns what was drawn from."""
     ids = scores.argmax(dim=1)
-    picks = [i for i, sequence in enumerate(sequences) if not sequence.submit.sampling.greedy]
-    if picks:
+    drawing = [sequence for sequence in sequences if _temperature(sequence) > 0]
+    if drawing:
+        picks = [i for i, sequence in enumerate(sequences) if _temperature(sequence) > 0]
         rows = torch.tensor(picks, device=scores.device)
-        warped = _warp(scores[rows], [sequences[i] for i in picks])
-        ids[rows] = _draw_by_inverse_cdf(warped, [sequences[i] for i in picks])
+        warped = _warp(scores[rows], drawing)
+        ids[rows] = _draw_by_inverse_cdf(warped, drawing)
         scores[rows] = warped
     return ids, scores
 
 
+def _temperature(sequence: Sequence) -> float:
+    """The constraint's or else the request's; 0 is greedy."""
+    if sequence.temperature is not None:
+        return sequence.temperature
+    sampling = sequence.submit.sampling
+    return 0.0 if sampling.greedy else sampling.temperature
+
+
 def _warp(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     params = [sequence.submit.sampling for sequence in sequences]
+    temperatures = [_temperature(sequence) for sequence in sequences]
 
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=scores.device)
 
-    scores = apply_temperature(scores, column([p.temperature for p in params]))
+    scores = apply_temperature(scores, column(temperatures))
     scores = apply_top_k(scores, column([p.top_k for p in params]).long())
     scores = apply_top_p(scores, column([p.top_p for p in params]))
     return apply_typical_p(scores, column([p.typical_p for p in params]))

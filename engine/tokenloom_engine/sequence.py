@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom_engine.block_manager import BlockHash
-from tokenloom_engine.constraints.base import Constraint
+from tokenloom_engine.constraints.base import Captures, Constraint
 from tokenloom_engine.constraints.factory import Lease
-from tokenloom_engine.constraints.masks import CompiledConstraint, Mask
+from tokenloom_engine.constraints.masks import CompiledConstraint, Mask, wait_for
 from tokenloom_engine.detokenizer import Detokenizer
 from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import (
@@ -27,6 +28,10 @@ from tokenloom_engine.messages import (
 from tokenloom_engine.stop_strings import StopStrings
 from tokenloom_engine.vocabulary import Vocabulary
 
+logger = logging.getLogger(__name__)
+
+CAPTURES_SECONDS = 0.002
+"""How long captures may wait for a mask that is being filled."""
 BITS = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
 """The words of a bitmask with one bit set."""
 
@@ -47,6 +52,8 @@ class Choice:
     logprob: float | None = None
     top: list[Alternative] | None = None
     """The most probable tokens, best first."""
+    temperature: float | None = None
+    """That at which it is drawn, if the constraint says so."""
 
 
 class Sequence:
@@ -73,6 +80,8 @@ class Sequence:
         self.constraint: Constraint | None = None
         self.mask: Mask | None = None
         """What the constraint allows next; None before anyone asked for its present state."""
+        self.temperature: float | None = None
+        """What the constraint says of that of the next draw, from `allowed_tokens` on."""
         self.processors: list[LeasedProcessor] = []
         self.is_late = False
         """Whether it sits out a step because its mask was not ready."""
@@ -208,10 +217,12 @@ class Sequence:
 
         Ends the sequence if its constraint cannot say.
         """
-        if self.mask is None:
+        self.temperature = None
+        if self.mask is None or self.constraint is None:
             return None
         forced = self._forced_tokens()
         if not forced:
+            self.temperature = self.constraint.temperature
             return self.mask.allowed
         # Wanted one at a time, or known too late for this forward: the tokens are the same.
         allowed = np.zeros_like(self.mask.allowed)
@@ -304,7 +315,7 @@ class Sequence:
             for other in choice.top or ()
         ]
         self._output.tokens.append(
-            Token(choice.id, text, choice.logprob, special, forced, top or None)
+            Token(choice.id, text, choice.logprob, special, forced, top or None, choice.temperature)
         )
         self._num_forced += forced
         if stays is not None:
@@ -324,7 +335,22 @@ class Sequence:
             tokens[-1] = msgspec.structs.replace(tokens[-1], text=tokens[-1].text + tail)
             self._text.append(tail)
         num_tokens = self._num_reported + len(tokens)
-        captures = self.constraint.captures() if self.constraint is not None else {}
         self._output.finish = Finish(
-            reason, "".join(self._text), num_tokens, self._num_forced, captures
+            reason, "".join(self._text), num_tokens, self._num_forced, self._captures(num_tokens)
         )
+
+    def _captures(self, num_tokens: int) -> Captures:
+        """Those of the first so many generated tokens."""
+        if self.constraint is None:
+            return {}
+        if self.mask is not None:  # a stop string among forced tokens does not wait for it
+            wait_for([self.mask], CAPTURES_SECONDS)
+            if not self.mask.is_ready:
+                return {}
+        try:
+            if num_tokens < self.num_generated:  # after the stop string, more were forced
+                self.constraint.rollback(self.num_generated - num_tokens)
+            return self.constraint.captures()
+        except Exception:  # whatever a library raises, the text is good
+            logger.exception("captures could not be read")
+            return {}

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import torch
 
+COLDEST = 1e-30
+"""Whatever is colder draws the same, but would divide scores out of float32's range."""
 NUCLEUS_GUESS = 1024
 """Most nuclei are smaller; only rows that need more are sorted whole."""
 
 
 def apply_temperature(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     """Divide by the temperature, [rows]."""
-    return scores / temperature.unsqueeze(1)
+    return scores / temperature.clamp(min=COLDEST).unsqueeze(1)
 
 
 def apply_top_k(scores: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.messages import LogitsProcessorSpec, SamplingParams
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.limits import Limits
@@ -24,9 +25,15 @@ _FLOAT32_TINY = 1.1754943508222875e-38
 
 
 def is_sampling(request: GenerateRequest) -> bool:
-    """Whether tokens are drawn: `do_sample`, or any parameter given that shapes a draw."""
+    """Whether the request asks for draws: `do_sample`, or any parameter that shapes one."""
     shaping = (request.temperature, request.top_k, request.top_p, request.typical_p)
     return request.do_sample or any(value is not None for value in shaping)
+
+
+def has_draws(request: GenerateRequest) -> bool:
+    """Whether tokens are drawn, if only where the grammar sets a temperature."""
+    constraint = request.constraint
+    return is_sampling(request) or (constraint is not None and sets_temperature(constraint))
 
 
 def validate_best_of(request: GenerateRequest, limits: Limits) -> int:
@@ -50,7 +57,7 @@ def validate_parameters(request: GenerateRequest, limits: Limits) -> None:
             "`decoder_input_details` == true is not supported when streaming tokens"
         )
     best_of = request.best_of or 1
-    if best_of > 1 and not is_sampling(request):
+    if best_of > 1 and not has_draws(request):
         raise ValidationError("you must use sampling when `best_of` is > 1")
     _validate_numbers(request)
     _validate_logit_bias(request.logit_bias, limits.vocab_size)
@@ -69,14 +76,8 @@ def sampling_params(request: GenerateRequest, seed: int | None, limits: Limits) 
     """Translate validated parameters for the engine. `seed` is None if nothing is drawn."""
     repetition_penalty = 1.0 if request.repetition_penalty is None else request.repetition_penalty
     frequency_penalty = request.frequency_penalty or 0.0
-    if seed is None:
-        return SamplingParams(
-            repetition_penalty=repetition_penalty,
-            frequency_penalty=frequency_penalty,
-            logit_bias=request.logit_bias,
-        )
     return SamplingParams(
-        greedy=False,
+        greedy=not is_sampling(request),
         temperature=1.0 if request.temperature is None else request.temperature,
         # more than there are tokens means all of them
         top_k=min(request.top_k or 0, limits.vocab_size),
@@ -85,7 +86,7 @@ def sampling_params(request: GenerateRequest, seed: int | None, limits: Limits) 
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,
         logit_bias=request.logit_bias,
-        seed=seed,
+        seed=0 if seed is None else seed,
     )
 
 

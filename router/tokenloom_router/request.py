@@ -58,7 +58,7 @@ class ValidRequest:
     constraint: ConstraintSpec | None
     best_of: int
     seed: int | None
-    """The seed to report: None when greedy."""
+    """The seed to report: None if nothing is drawn."""
     forced_tokens: bool = True
     """Whether tokens that the constraint forces may share one forward."""
     logits_processors: tuple[LogitsProcessorSpec, ...] = ()

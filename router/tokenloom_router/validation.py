@@ -20,7 +20,7 @@ from tokenloom_router.healing import HealedPrompt, TokenHealing
 from tokenloom_router.limits import Limits
 from tokenloom_router.parameters import (
     MAX_SEED,
-    is_sampling,
+    has_draws,
     sampling_params,
     validate_best_of,
     validate_parameters,
@@ -183,7 +183,7 @@ async def _in_worker(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T
 
 
 def _seed(request: GenerateRequest) -> int | None:
-    if not is_sampling(request):
+    if not has_draws(request):
         return None
     return secrets.randbelow(MAX_SEED + 1) if request.seed is None else request.seed
 

@@ -180,6 +180,92 @@ def test_white_space_is_what_the_pattern_says(
     assert _constraint(factory, spec).accept_tokens(ids) == is_allowed
 
 
+@pytest.mark.parametrize(
+    ("options", "allowed", "refused"),
+    [
+        ({}, ['{"a":1,"b":2}'], ['{"a": 1, "b": 2}']),
+        (
+            {"item_separator": ", ", "key_separator": ": "},
+            ['{"a": 1, "b": 2}'],
+            ['{"a":1,"b":2}', '{"a" : 1, "b" : 2}'],
+        ),
+        (
+            {"whitespace_flexible": True},
+            ['{"a":1,"b":2}', '{ "a" :1 ,\n "b":2}'],
+            ['{"a":1;"b":2}'],
+        ),
+        ({"whitespace_pattern": "[ ]?"}, ['{"a": 1 ,"b":2}'], ['{"a":  1,"b":2}']),
+    ],
+)
+def test_a_schemas_own_options_hold(
+    factory: ConstraintFactory,
+    tokenizer: Tokenizer,
+    options: dict[str, object],
+    allowed: list[str],
+    refused: list[str],
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "b": {"const": 2}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+        "x-guidance": options,
+    }
+    spec = ConstraintSpec("json_schema", json.dumps(schema))
+    asked = ConstraintSpec("json_schema", json.dumps(schema), whitespace_pattern="[ ]{2}")
+    assert factory.validate(spec) == []
+    for text in [*allowed, *refused]:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert _constraint(factory, spec).accept_tokens(ids) == (text in allowed)
+    if "item_separator" not in options:
+        ids = tokenizer.encode('{  "a"  :  1', add_special_tokens=False).ids
+        assert _constraint(factory, asked).accept_tokens(ids), "what the request says outranks them"
+
+
+def test_one_of_is_any_of_for_who_says_so(factory: ConstraintFactory) -> None:
+    schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
+    with pytest.raises(InvalidConstraintError, match="oneOf"):
+        factory.validate(ConstraintSpec("json_schema", json.dumps(schema)))
+    coerced = {**schema, "x-guidance": {"coerce_one_of": True}}
+    (warning,) = factory.validate(ConstraintSpec("json_schema", json.dumps(coerced)))
+    assert "oneOf" in warning
+
+
+@pytest.mark.parametrize("at", ["top", "inside"])
+def test_no_schema_is_lenient_of_its_own(factory: ConstraintFactory, at: str) -> None:
+    schema: dict[str, object] = {
+        "type": "array",
+        "uniqueItems": True,
+        "x-guidance": {"lenient": True},
+    }
+    if at == "inside":
+        schema = {"type": "object", "properties": {"a": schema}}
+    with pytest.raises(InvalidConstraintError, match="uniqueItems"):
+        factory.validate(ConstraintSpec("json_schema", json.dumps(schema)))
+    with pytest.raises(InvalidConstraintError, match="uniqueItems"):
+        factory.compile(ConstraintSpec("json_schema", json.dumps(schema))).result()
+    (warning,) = factory.validate(ConstraintSpec("json_schema", json.dumps(schema), lenient=True))
+    assert "uniqueItems" in warning
+
+
+def test_a_lenient_part_of_a_grammar_warns(factory: ConstraintFactory) -> None:
+    """There is no other way to say it, so it is no request's own wish that it would outrank."""
+    schema = {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True}}
+    (warning,) = factory.validate(ConstraintSpec("grammar", f"start: %json {json.dumps(schema)}"))
+    assert "uniqueItems" in warning
+
+
+def test_limits_of_tokens_do_not_spoil_the_pool(
+    factory: ConstraintFactory, tokenizer: Tokenizer
+) -> None:
+    """The library cannot go back where `max_tokens` or `stop` is set."""
+    spec = ConstraintSpec("grammar", 'start: a "!"\na[max_tokens=3, stop="."]: /[a-z]*/')
+    for _ in range(3):
+        lease = factory.lease(spec).result()
+        assert lease.constraint.accept_tokens(tokenizer.encode("yes").ids)
+        factory.return_constraint(lease.compiled, lease.constraint)
+
+
 def _constraint(factory: ConstraintFactory, spec: ConstraintSpec) -> Constraint:
     return factory.get_constraint(factory.compile(spec).result())
 

@@ -63,6 +63,7 @@ def expected(
         {},
         {"temperature": 0.5},
         {"temperature": 2.0},
+        {"temperature": 1.2e-38},
         {"top_k": 5},
         {"top_k": 1},
         {"top_p": 0.3},

@@ -74,6 +74,18 @@ async def test_a_seed_is_drawn_if_none_is_given(validation: Validation) -> None:
     assert (greedy.seed, greedy.sampling.greedy) == (None, True)
 
 
+async def test_a_grammar_that_sets_temperatures_needs_a_seed(validation: Validation) -> None:
+    rules = "start: a\na[temperature=0.5]: /[a-z]+/"
+    request = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("grammar", rules))
+    valid = [await validation.validate(request) for _ in range(2)]
+    assert valid[0].seed != valid[1].seed
+    for of_one in valid:
+        assert of_one.seed == of_one.sampling.seed
+        assert of_one.sampling.greedy, "elsewhere"
+    assert (await validation.validate(replace(request, seed=3))).seed == 3
+    assert (await validation.validate(replace(request, best_of=2))).best_of == 2
+
+
 async def test_logprobs_are_computed_only_if_wanted(validation: Validation) -> None:
     request = GenerateRequest(inputs=WORDS, do_sample=True)
     assert (await validation.validate(request)).logprobs == LogprobParams()

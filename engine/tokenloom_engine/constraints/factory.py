@@ -19,6 +19,7 @@ from tokenloom_engine.constraints.base import (
     TokenizerFacts,
 )
 from tokenloom_engine.constraints.config import DEFAULT_BACKEND, ConstraintConfig
+from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.constraints.masks import (
     SLOW_SECONDS,
     CompiledConstraint,
@@ -166,7 +167,7 @@ class ConstraintFactory:
         self._check_size(spec)
         backend = self._backend(spec.kind)
         start = time.perf_counter()
-        compiled = CompiledConstraint(spec, backend)
+        compiled = CompiledConstraint(spec, backend, sets_temperature=sets_temperature(spec))
         compiled.pool.append(self._lease(compiled).constraint)
         with self._lock:
             self._compile_seconds.append(time.perf_counter() - start)

@@ -41,6 +41,8 @@ class CompiledConstraint:
     pool: list[Constraint] = field(default_factory=list)
     is_slow: bool = False
     """Whether its last mask took long, alone or in company."""
+    sets_temperature: bool = False
+    """Whether its masks come with temperatures, and so at twice the cost."""
 
 
 Failures = dict[int, str]
@@ -97,15 +99,15 @@ class MaskFiller:
     def start(self, rows: Seq[tuple[CompiledConstraint, Constraint]]) -> list[Mask]:
         """Begin to fill a mask for each. The constraints must not be used until it is ready."""
         bitmask = self.allocate(len(rows))
-        quick: dict[int, list[int]] = defaultdict(list)
+        quick: dict[tuple[int, bool], list[int]] = defaultdict(list)
         masks: list[Mask | None] = [None] * len(rows)
         for row, (compiled, _) in enumerate(rows):
             if compiled.is_slow:
                 filled = self._slow.submit(self._fill, rows, [row], bitmask)
                 masks[row] = Mask(bitmask[row], row, filled)
             else:
-                quick[id(compiled.backend)].append(row)
-        for group in quick.values():
+                quick[id(compiled.backend), compiled.sets_temperature].append(row)
+        for _, group in sorted(quick.items(), key=lambda item: item[0][1]):  # the cheap ones first
             filled = self._quick.submit(self._fill, rows, group, bitmask)
             for row in group:
                 masks[row] = Mask(bitmask[row], row, filled)

@@ -20,8 +20,9 @@ class PrefillTokenBody(TypedDict):
 
 
 class TokenBody(TypedDict):
-    """A generated token. `forced` stands only where the grammar left no other choice, `masked` (in
-    top_tokens) only where it did not allow the token.
+    """A generated token. `forced` stands only where the grammar left no other choice, `temperature`
+    only where it said at which one to draw, `masked` (in top_tokens) only where it did not allow
+    the token.
     """
 
     id: int
@@ -29,6 +30,7 @@ class TokenBody(TypedDict):
     logprob: float | None
     special: bool
     forced: NotRequired[bool]
+    temperature: NotRequired[float]
     masked: NotRequired[bool]
 
 
@@ -86,6 +88,8 @@ def token_body(token: Token | TopToken) -> TokenBody:
     }
     if isinstance(token, Token) and token.forced:
         body["forced"] = True
+    if isinstance(token, Token) and token.temperature is not None:
+        body["temperature"] = token.temperature
     if isinstance(token, TopToken) and token.masked:
         body["masked"] = True
     return body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence as Seq
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,10 +27,14 @@ from tokenloom_engine.constraints.base import (
     InvalidConstraintError,
     TokenizerFacts,
 )
+from tokenloom_engine.constraints.captures import CaptureReader
 from tokenloom_engine.constraints.config import ConstraintConfig
+from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 from tokenloom_engine.constraints.tag_grammar import SpecialTokens, tag_grammar
+from tokenloom_engine.constraints.temperature_scale import TemperatureScale
+from tokenloom_engine.constraints.thermometer import Thermometer
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -57,23 +62,25 @@ class AddedTokens(msgspec.Struct):
 class LlguidanceConstraint:
     """One LLMatcher."""
 
-    temperature = None
-    """LLMatcher reads `temperature=` in a grammar and has no way to tell it."""
-
     def __init__(self, tokenizer: LLTokenizer, grammar: str, limits: LLParserLimits) -> None:
         """Compile. What is wrong with the grammar is in `error`: the library never raises."""
         self._tokenizer = tokenizer
         self._grammar = grammar
         self._limits = limits
         self._accepted: list[int] = []
+        self._captures = CaptureReader(grammar) if "capture" in grammar else None
         self._initial = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         """Never moves. The matchers copied from it share its lexer, one after the other."""
         self.matcher = self._initial.deep_copy()
+        self.thermometer: Thermometer | None = None
+        """For a grammar that sets temperatures: the matcher cannot tell them."""
 
     @property
     def error(self) -> str | None:
         """See Constraint."""
-        return (self.matcher.get_error() or "unknown error") if self.matcher.is_error() else None
+        if self.matcher.is_error():
+            return self.matcher.get_error() or "unknown error"
+        return self.thermometer.error if self.thermometer is not None else None
 
     @property
     def is_accepting(self) -> bool:
@@ -84,6 +91,16 @@ class LlguidanceConstraint:
     def is_terminated(self) -> bool:
         """See Constraint."""
         return self.matcher.is_stopped()
+
+    @property
+    def temperature(self) -> float | None:
+        """See Constraint."""
+        return self.thermometer.temperature if self.thermometer is not None else None
+
+    def read_temperature(self) -> None:
+        """Let `temperature` be that of the present state."""
+        if self.thermometer is not None:
+            self.thermometer.read(self._accepted)
 
     def accept_tokens(self, ids: Seq[int]) -> bool:
         """See Constraint."""
@@ -102,15 +119,15 @@ class LlguidanceConstraint:
         """See Constraint."""
         if count > len(self._accepted):
             raise ValueError(f"{len(self._accepted)} tokens were accepted, fewer than {count}")
-        if not count:
+        if not count or self.matcher.is_error():
             return
         has_eos = not set(self._tokenizer.eos_tokens).isdisjoint(self._accepted[-count:])
         del self._accepted[-count:]
-        if has_eos:  # LLMatcher's own goes wrong over one that a grammar names
+        # LLMatcher's own rollback leaves captures behind, goes wrong over an EOS token that a
+        # grammar names, and refuses where `max_tokens` is set.
+        if self._captures is not None or has_eos or not self.matcher.rollback(count):
             self.matcher = self._initial.deep_copy()
             self.matcher.consume_tokens(self._accepted)
-        else:
-            self.matcher.rollback(count)
 
     def reset(self) -> None:
         """See Constraint."""
@@ -120,12 +137,24 @@ class LlguidanceConstraint:
     def fork(self) -> LlguidanceConstraint:
         """See Constraint. (LLMatcher's own copies share one lexer, and their masks take turns.)"""
         twin = LlguidanceConstraint(self._tokenizer, self._grammar, self._limits)
+        if self.thermometer is not None:
+            twin.thermometer = self.thermometer.fork()
         twin.accept_tokens(self._accepted)
         return twin
 
     def captures(self) -> Captures:
         """See Constraint."""
-        return {}
+        if self._captures is None:
+            return {}
+        if self.matcher.is_stopped():
+            return self._captures.read(self.matcher.get_captures(), is_whole=True)
+        # The matcher itself may have run ahead, over text that must follow.
+        matcher = self._initial.deep_copy()
+        matcher.consume_tokens(self._accepted)
+        is_whole = matcher.is_accepting()
+        if is_whole:  # what could go on is captured when it ends
+            matcher.consume_token(self._tokenizer.eos_token)
+        return self._captures.read(matcher.get_captures(), is_whole=is_whole)
 
 
 class LlguidanceBackend:
@@ -137,6 +166,9 @@ class LlguidanceBackend:
         )
         self._special_tokens = self._find_special_tokens(tokenizer.json)
         self._executor = LLExecutor(tokenizer.num_threads)
+        self._thermometers = ThreadPoolExecutor(
+            tokenizer.num_threads, thread_name_prefix="thermometer"
+        )
         self._config = config
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
@@ -147,6 +179,7 @@ class LlguidanceBackend:
         )
         if is_error:
             raise InvalidConstraintError(messages[0])
+        self._thermometer(spec)
         return messages if warnings is None else warnings
 
     def create(self, spec: ConstraintSpec) -> Constraint:
@@ -155,15 +188,53 @@ class LlguidanceBackend:
         constraint = LlguidanceConstraint(self._tokenizer, self._grammar(spec), limits)
         if constraint.error is not None:
             raise InvalidConstraintError(constraint.error)
+        constraint.thermometer = self._thermometer(spec)
         return constraint
 
     def fill_bitmasks(self, rows: Seq[tuple[Constraint, int]], bitmask: Bitmask) -> None:
         """See ConstraintBackend."""
-        matchers = [(cast(LlguidanceConstraint, c).matcher, row) for c, row in rows]
+        constraints = [cast(LlguidanceConstraint, constraint) for constraint, _ in rows]
+        matchers = [(c.matcher, row) for c, (_, row) in zip(constraints, rows, strict=True)]
         fill_next_token_bitmask_par(self._executor, matchers, bitmask)
+        hot = [constraint for constraint in constraints if constraint.thermometer is not None]
+        list(self._thermometers.map(LlguidanceConstraint.read_temperature, hot))
 
     def _grammar(self, spec: ConstraintSpec) -> str:
         return grammar_of(spec, self._special_tokens)
+
+    def _thermometer(self, spec: ConstraintSpec) -> Thermometer | None:
+        """For a valid grammar, if it sets temperatures. Raises InvalidConstraintError."""
+        if not sets_temperature(spec):
+            return None
+        try:
+            grammar = _grammar_without_prefix(spec, self._special_tokens)
+            scale = TemperatureScale.of(grammar, spec.prefix, self._are_nullable)
+        except (ValueError, RecursionError) as error:
+            raise InvalidConstraintError(str(error)) from error
+        limits = self._limits(spec.kind)
+        return None if scale is None else Thermometer(self._tokenizer, scale, limits)
+
+    def _are_nullable(self, definitions: str, terminals: list[str]) -> list[bool]:
+        """Which of these terminals match the empty text. Raises ValueError."""
+        if not terminals:
+            return []
+        names = [f"terminal{i}" for i in range(len(terminals))]
+        # A limit makes a rule's body be read as a terminal.
+        rules = [f"{n}[max_tokens=1]: {t}" for n, t in zip(names, terminals, strict=True)]
+        grammar = "\n".join([definitions, f"start: {' | '.join(names)}", *rules])
+        limits = self._limits("grammar")
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        if not matcher.is_accepting():
+            return [False] * len(terminals)
+        if len(terminals) == 1:
+            return [True]
+        half = len(terminals) // 2
+        return [
+            *self._are_nullable(definitions, terminals[:half]),
+            *self._are_nullable(definitions, terminals[half:]),
+        ]
 
     def _validate_nested(self, spec: ConstraintSpec) -> list[str]:
         """Validate what a structural tag consists of; whatever is said begins with its path."""
@@ -248,12 +319,13 @@ def _lark(grammar: str) -> dict[str, Any]:
 
 
 def _json_grammar(schema: str, spec: ConstraintSpec) -> str:
-    """What the request says outranks a schema's own `x-guidance`, which outranks our defaults."""
-    overrides: JsonCompileOptions = {}
+    """What the request says outranks a schema's own `x-guidance`, which outranks our defaults.
+
+    Whether it is lenient, the request says even if it does not: no schema weakens itself unasked.
+    """
+    overrides: JsonCompileOptions = {"lenient": spec.lenient}
     if spec.whitespace_pattern is not None:
         overrides["whitespace_pattern"] = spec.whitespace_pattern
-    if spec.lenient:
-        overrides["lenient"] = True
     return LLMatcher.grammar_from_json_schema(schema, defaults=JSON_DEFAULTS, overrides=overrides)
 
 
