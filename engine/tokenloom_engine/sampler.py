@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokenloom_engine.batch import Row
-from tokenloom_engine.constraints.base import Bitmask
+from tokenloom_engine.bitmask import bitmask_bias
 from tokenloom_engine.logits_processors import ProcessorError
 from tokenloom_engine.penalties import apply_logit_bias, apply_penalties, suppress_eos
 from tokenloom_engine.randomness import uniform
@@ -120,18 +120,7 @@ class Sampler:
         apply_logit_bias(scores, sequences)
         self._apply_processors(scores, places)
         suppress_eos(scores, sequences)
-        constrained = [i for i, place in enumerate(places) if place.allowed is not None]
-        if constrained:
-            bitmask = np.stack([a for place in places if (a := place.allowed) is not None])
-            allowed = _unpack(bitmask, scores.shape[1]).to(scores.device)
-            index = torch.tensor(constrained, device=scores.device)
-            masked = scores[index].masked_fill(~allowed, -torch.inf)
-            if any(place.sequence.can_suppress for place in places):
-                # The constraint outranks what has left none of its tokens.
-                empty = masked.amax(dim=1) == -torch.inf
-                before = raw[torch.tensor(lasts, device=raw.device)[index[empty]]]
-                masked[empty] = before.masked_fill(~allowed[empty], -torch.inf)
-            scores[index] = masked
+        _apply_bitmasks(scores, raw, lasts, places)
         return scores
 
     def _apply_processors(self, scores: torch.Tensor, places: list[_Place]) -> None:
@@ -224,10 +213,24 @@ def _draw_by_inverse_cdf(scores: torch.Tensor, sequences: list[Sequence]) -> tor
     return ids.clamp_(max=scores.shape[1] - 1)
 
 
-def _unpack(bitmask: Bitmask, vocab_size: int) -> torch.Tensor:
-    """[rows, V / 32] words to bool [rows, V]."""
-    bits = np.unpackbits(bitmask.view(np.uint8), axis=1, bitorder="little")
-    return torch.from_numpy(bits[:, :vocab_size]).view(torch.bool)
+def _apply_bitmasks(
+    scores: torch.Tensor, raw: torch.Tensor, lasts: list[int], places: list[_Place]
+) -> None:
+    """-inf, in place, for what the constraints of the places, if they have any, do not allow.
+
+    They outrank whatever left none of their tokens: such rows are drawn from raw[lasts].
+    """
+    words = next((len(p.allowed) for p in places if p.allowed is not None), 0)
+    if not words:
+        return
+    anything = np.full(words, -1, dtype=np.int32)
+    bitmask = np.stack([anything if p.allowed is None else p.allowed for p in places])
+    bias = bitmask_bias(bitmask, scores.shape[1], scores.device)
+    scores += bias
+    for row, place in enumerate(places):
+        outranks = place.allowed is not None and place.sequence.can_suppress
+        if outranks and bool(scores[row].amax() == -torch.inf):
+            scores[row] = raw[lasts[row]] + bias[row]
 
 
 def _read_processed(scores: torch.Tensor, places: list[_Place]) -> None:
