@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 0.002
 """How long a step waits for masks before and after its forward; whose is late sits out a step."""
+LONELY_SECONDS = 0.05
+"""How long it waits where all of its sequences would sit out."""
 
 
 class Engine:
@@ -170,11 +172,14 @@ class Engine:
         start = time.perf_counter()
         logits = self._runner.get_logits(batch)
         self._stats.forward_seconds = time.perf_counter() - start
-        self._wait_for_masks([rows[i].sequence for i in drawing])
+        waiting = [rows[i].sequence for i in drawing]
+        self._wait_for_masks(waiting)
+        if len(waiting) == len(rows) and not any(sequence.has_mask for sequence in waiting):
+            self._wait_for_masks(waiting, LONELY_SECONDS)  # nobody is held up
         draws: Draws = {}
         for i in drawing:
             sequence = rows[i].sequence
-            sequence.is_late = sequence.mask is not None and not sequence.mask.is_ready
+            sequence.is_late = not sequence.has_mask
             if not sequence.is_late:
                 draws[i] = sequence.allowed_tokens()
         return self._sampler.sample(logits, rows, draws)
@@ -190,8 +195,8 @@ class Engine:
             for sequence, mask in zip(asking, self._constraints.start_filling(rows), strict=True):
                 sequence.mask = mask
 
-    def _wait_for_masks(self, sequences: list[Sequence]) -> None:
-        wait_for([s.mask for s in sequences if s.mask is not None], PATIENCE_SECONDS)
+    def _wait_for_masks(self, sequences: list[Sequence], seconds: float = PATIENCE_SECONDS) -> None:
+        wait_for([s.mask for s in sequences if s.mask is not None], seconds)
 
     def _advance(self, rows: list[Row], choices: list[RowChoices]) -> None:
         for row, choice in zip(rows, choices, strict=True):
