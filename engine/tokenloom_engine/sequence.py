@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 CAPTURES_SECONDS = 0.002
 """How long captures may wait for a mask that is being filled."""
+MAX_FORCED = 64
+"""Most forced tokens that join a decoding sequence's forward: its neighbours wait for them. Those
+that stand at the beginning are computed with the prompt, in chunks as it is."""
 BITS = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
 """The words of a bitmask with one bit set."""
 
@@ -99,6 +102,8 @@ class Sequence:
         )
         self._text: list[str] = []
         self._num_forced = 0
+        self._draws_forced = False
+        """Whether what is drawn next is forced, but was not known to be before the forward."""
         self._num_reported = 0
         self._prompt_tokens: list[Token] = []
         self._output = SequenceOutput(submit.id)
@@ -134,6 +139,11 @@ class Sequence:
     def needs_mask(self) -> bool:
         """Whether the constraint must still be asked before the next token is drawn."""
         return self.constraint is not None and self.mask is None and self.ending is None
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether it is known what may be drawn."""
+        return self.constraint is None or (self.mask is not None and self.mask.is_ready)
 
     @property
     def is_healed(self) -> bool:
@@ -188,7 +198,7 @@ class Sequence:
         stopping = self.submit.stopping
         if not self._advance_constraint([choice.id]):
             return
-        self._report(choice, forced=False)
+        self._report(choice, forced=self._draws_forced)
         if self.is_finished:
             return
         is_eos = choice.id in self._vocabulary.eos_token_ids
@@ -204,7 +214,10 @@ class Sequence:
         if self.constraint is None:
             return
         forced = self._forced_tokens() if self.submit.forced_tokens else []
-        forced = forced[: self.submit.stopping.max_new_tokens - self.num_generated]
+        most = self.submit.stopping.max_new_tokens - self.num_generated
+        if self.started_at is not None:
+            most = min(most, MAX_FORCED)
+        forced = forced[:most]
         eos = next((i for i, id in enumerate(forced) if id in self.eos_token_ids), len(forced))
         forced = forced[: eos + 1]  # a grammar may name such a token; it ends the text as always
         if forced and self._advance_constraint(forced):
@@ -218,9 +231,11 @@ class Sequence:
         Ends the sequence if its constraint cannot say.
         """
         self.temperature = None
+        self._draws_forced = False
         if self.mask is None or self.constraint is None:
             return None
         forced = self._forced_tokens()
+        self._draws_forced = bool(forced) and self.submit.forced_tokens
         if not forced:
             self.temperature = self.constraint.temperature
             return self.mask.allowed

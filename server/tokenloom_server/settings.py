@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     max_grammar_items_in_row: int | None = flag(
         None,
         CONSTRAINTS,
-        "ways to read a text that a grammar may leave open at once; without it 2000 for JSON "
+        "ways to read a text that a grammar may leave open at once; without it 3000 for JSON "
         "schemas, 500 for others",
         gt=0,
     )

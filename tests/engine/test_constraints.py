@@ -21,6 +21,10 @@ SCHEMA = json.dumps(
         "required": ["name", "age"],
     }
 )
+ORDERED = '{"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "integer"}}}'
+ENDLESS = json.dumps(
+    {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+)
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +185,34 @@ def test_white_space_is_what_the_pattern_says(
 
 
 @pytest.mark.parametrize(
+    "spec",
+    [
+        ConstraintSpec("json_schema", ENDLESS),
+        ConstraintSpec("grammar", 'start: "a" "b" start'),
+    ],
+)
+def test_what_is_forced_without_end_can_be_followed_for_long(
+    factory: ConstraintFactory, tokenizer: Tokenizer, spec: ConstraintSpec
+) -> None:
+    ahead: list[int] = []
+    for most in (64, 1):  # many at a time, or each alone: they are the same
+        constraint = _constraint(factory, spec)
+        ids: list[int] = []
+        while len(ids) < 64 * most:
+            assert _allowed(factory, constraint)
+            chosen = constraint.forced_tokens()[:most] or tokenizer.encode('"x"').ids[:1]
+            assert constraint.accept_tokens(chosen)
+            assert constraint.error is None and not constraint.is_terminated
+            ids += chosen
+        ahead = ahead or ids
+        assert ids == ahead[: len(ids)]
+        constraint.rollback(len(ids) - 7)
+        assert constraint.validate_tokens(ids[7:20]) == 13
+        constraint.reset()
+        assert constraint.validate_tokens(ids[:20]) == 20
+
+
+@pytest.mark.parametrize(
     ("options", "allowed", "refused"),
     [
         ({}, ['{"a":1,"b":2}'], ['{"a": 1, "b": 2}']),
@@ -264,6 +296,32 @@ def test_limits_of_tokens_do_not_spoil_the_pool(
         lease = factory.lease(spec).result()
         assert lease.constraint.accept_tokens(tokenizer.encode("yes").ids)
         factory.return_constraint(lease.compiled, lease.constraint)
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern", "allowed", "refused"),
+    [
+        (ORDERED, None, '{"b":1,"a":2,"c":3}', '{"a":2,"b":1}'),
+        ('{"type": "integer"}', None, "2", "2.0"),
+        ('{"type": "integer"}', "[ ]?", "2", " 2"),
+        ('{"type": "array"}', "[ ]?", "[ 1 ]", " [ 1 ]"),
+        ('{"type": "array"}', "[ ]?", "[ ]", "[ ] "),
+        ('{"type": "array"}', r"\s?", "[\u00a01]", "[  1]"),
+        ('{"enum": ["é"]}', None, '"é"', r'"\u00e9"'),
+    ],
+)
+def test_the_known_limits_of_json(
+    factory: ConstraintFactory,
+    tokenizer: Tokenizer,
+    schema: str,
+    pattern: str | None,
+    allowed: str,
+    refused: str,
+) -> None:
+    spec = ConstraintSpec("json_schema", schema, whitespace_pattern=pattern)
+    for text in (allowed, refused):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert _constraint(factory, spec).accept_tokens(ids) == (text == allowed)
 
 
 def _constraint(factory: ConstraintFactory, spec: ConstraintSpec) -> Constraint:

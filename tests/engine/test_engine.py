@@ -27,6 +27,19 @@ SCHEMA = {
     "additionalProperties": False,
 }
 JSON = ConstraintSpec("json_schema", json.dumps(SCHEMA))
+LONG = ConstraintSpec("regex", "(yes|no)( and so on){50}")
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
+ENDLESS = ConstraintSpec(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"kind": {"enum": ["x", "y"]}, "node": {"$ref": "#/$defs/node"}},
+            "required": ["kind", "node"],
+            "$defs": {"node": NODE},
+        }
+    ),
+)
 
 
 def test_a_constrained_sequence_obeys_and_its_neighbours_do_not_notice(
@@ -84,6 +97,34 @@ def test_the_token_limit_holds_inside_a_forced_run(
         assert len(result.ids) == max_new_tokens
         assert result.finish is not None and result.finish.reason == "length"
         assert result.text == "".join(token.text for token in result.tokens)
+
+
+def test_a_long_forced_run_does_not_hold_up_the_neighbours(engine: Engine, encode: Encode) -> None:
+    free = run(engine, [submission(0, encode(STORY), 8)])[0]
+    steps: list[EngineStats] = []
+    submits = [
+        submission(0, encode(STORY), 8),
+        submission(1, encode("Yes or no? "), 200, constraint=LONG),
+    ]
+    results = run(engine, submits, steps_between=1, after_step=steps.append)
+    assert results[0].ids == free.ids
+    assert results[1].text in ("yes" + " and so on" * 50, "no" + " and so on" * 50)
+    assert [token.forced for token in results[1].tokens].count(False) == 1
+    decoding = [stats.batch_tokens for stats in steps if not stats.prefill_sequences]
+    assert 60 < max(decoding) <= 70
+    assert sum(number > 0 for number in decoding) < 30, "it is not one token at a time"
+
+
+def test_a_text_that_is_forced_without_end_ends_by_its_length(
+    engine: Engine, encode: Encode
+) -> None:
+    submit = submission(0, encode("x or y? "), 160, constraint=ENDLESS)
+    for _ in range(2):  # and the constraint can be used again
+        result = run(engine, [submit])[0]
+        assert result.finish is not None, result.error
+        assert (result.finish.reason, len(result.ids)) == ("length", 160)
+        assert result.text.startswith('{"kind":"')
+        assert result.text.count('{"next":{"next":') > 10
 
 
 @pytest.mark.parametrize("forced_tokens", [True, False])

@@ -73,6 +73,26 @@ def test_who_waits_for_a_mask_sits_out_and_says_the_same(
     assert sizes.count(1) > 6, "the free sequence had steps of its own meanwhile"
 
 
+def test_tokens_that_are_forced_are_called_so_also_when_that_is_known_late(
+    engine: Engine,
+    encode: Encode,
+    backend: ConstraintBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = ConstraintSpec("regex", "(yes|no), that is what they told us")
+    submits = [submission(0, encode(STORY), 24, constraint=spec)]
+    early = run(engine, submits)[0]
+    tamper(monkeypatch, backend, lambda rows: time.sleep(0.01))
+    steps: list[EngineStats] = []
+    late = run(engine, submits, after_step=steps.append)[0]
+    assert late.ids == early.ids
+    assert [t.forced for t in late.tokens] == [t.forced for t in early.tokens]
+    assert early.finish is not None and late.finish is not None
+    assert late.finish.forced_tokens == early.finish.forced_tokens > 4
+    single = sum(stats.forced_tokens == 1 and stats.batch_tokens == 1 for stats in steps)
+    assert single > 0, "one of them was drawn, though it was the only one"
+
+
 def test_who_is_late_for_long_does_not_keep_the_engine_busy(
     engine: Engine,
     encode: Encode,
@@ -150,7 +170,7 @@ def test_leaving_while_a_mask_is_made_returns_the_constraint_later(
     engine.submit(submission(0, encode(STORY), 40, constraint=spec))
     while not (sequence := engine._sequences[0]).num_generated:
         engine.step()
-    mask = sequence.mask
+    mask, constraint = sequence.mask, sequence.constraint
     assert mask is not None and not mask.is_ready
     engine.abort(0)
     assert not compiled.pool, "it is still being asked"
@@ -158,7 +178,7 @@ def test_leaving_while_a_mask_is_made_returns_the_constraint_later(
     deadline = time.monotonic() + 10
     while not compiled.pool and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert compiled.pool == [sequence.constraint]
+    assert compiled.pool == [constraint]
     monkeypatch.undo()
     again: Result = run(engine, [submission(1, encode(STORY), 60, constraint=spec)])[1]
     assert len(again.text) == 40

@@ -23,7 +23,7 @@ class ConstraintConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     max_items: int = 5_000
     """Work of one step of a parser, in Earley items: what exceeds it fails its own sequence."""
     max_items_in_row: int | None = None
-    """The most of them at one byte of the text: what ambiguous grammars make grow. None is 2000
+    """The most of them at one byte of the text: what ambiguous grammars make grow. None is 3000
     for JSON schemas, whose alternatives are many and harmless, and 500 for all others."""
 
     def backend_of(self, kind: ConstraintKind) -> str:
@@ -34,4 +34,4 @@ class ConstraintConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         """`max_items_in_row` as it holds for this kind."""
         if self.max_items_in_row is not None:
             return self.max_items_in_row
-        return 2000 if kind in ("json_schema", "json_object", "structural_tag") else 500
+        return 3000 if kind in ("json_schema", "json_object", "structural_tag") else 500

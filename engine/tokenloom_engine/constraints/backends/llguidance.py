@@ -44,6 +44,8 @@ GRAMMAR_NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The names by which one grammar of the JSON form can refer to another."""
 JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
 """Compact JSON: a weak model cannot drown in white space, and a third of the tokens is forced."""
+FORCED_TOO_FAR = "; ff_tokens)"
+"""In the error of a matcher that met its limit while it looked how far the text is forced."""
 
 
 class AddedToken(msgspec.Struct):
@@ -72,6 +74,8 @@ class LlguidanceConstraint:
         self._initial = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         """Never moves. The matchers copied from it share its lexer, one after the other."""
         self.matcher = self._initial.deep_copy()
+        self._saved = self._initial, 0
+        """A matcher that never met a limit, and how many of the tokens it accepted."""
         self.thermometer: Thermometer | None = None
         """For a grammar that sets temperatures: the matcher cannot tell them."""
 
@@ -105,7 +109,9 @@ class LlguidanceConstraint:
     def accept_tokens(self, ids: Seq[int]) -> bool:
         """See Constraint."""
         self._accepted += ids
-        return self.matcher.consume_tokens(list(ids))
+        if self.matcher.consume_tokens(list(ids)):
+            return True
+        return FORCED_TOO_FAR in (self.matcher.get_error() or "") and self._accept_again()
 
     def validate_tokens(self, ids: Seq[int]) -> int:
         """See Constraint."""
@@ -123,6 +129,7 @@ class LlguidanceConstraint:
             return
         has_eos = not set(self._tokenizer.eos_tokens).isdisjoint(self._accepted[-count:])
         del self._accepted[-count:]
+        self._saved = self._initial, 0
         # LLMatcher's own rollback leaves captures behind, goes wrong over an EOS token that a
         # grammar names, and refuses where `max_tokens` is set.
         if self._captures is not None or has_eos or not self.matcher.rollback(count):
@@ -132,6 +139,7 @@ class LlguidanceConstraint:
     def reset(self) -> None:
         """See Constraint."""
         self.matcher = self._initial.deep_copy()
+        self._saved = self._initial, 0
         self._accepted.clear()
 
     def fork(self) -> LlguidanceConstraint:
@@ -155,6 +163,16 @@ class LlguidanceConstraint:
         if is_whole:  # what could go on is captured when it ends
             matcher.consume_token(self._tokenizer.eos_token)
         return self._captures.read(matcher.get_captures(), is_whole=is_whole)
+
+    def _accept_again(self) -> bool:
+        """Go on where what is forced is longer than the limit, or endless: that is no fault of the
+        tokens before it.
+        """
+        matcher, count = self._saved
+        self.matcher = matcher.deep_copy()
+        accepted = self.matcher.consume_tokens(self._accepted[count:])
+        self._saved = self.matcher.deep_copy(), len(self._accepted)
+        return accepted
 
 
 class LlguidanceBackend:
