@@ -10,12 +10,23 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from tokenloom_engine.constraints.base import InvalidConstraintError
-from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.base import InvalidConstraintError, TokenizerFacts
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.trials.messages import TOO_SLOW
+from tokenloom_engine.constraints.trials.trials import (
+    Admission,
+    Trials,
+    TrialsBusyError,
+    TrialsEndedError,
+)
 from tokenloom_engine.messages import LogprobParams, ModelInfo, StoppingParams
 from tokenloom_router.config import RouterConfig
-from tokenloom_router.errors import EngineStartError, ValidationError
+from tokenloom_router.errors import (
+    EngineStartError,
+    OverloadedError,
+    UnavailableError,
+    ValidationError,
+)
 from tokenloom_router.healing import HealedPrompt, TokenHealing
 from tokenloom_router.limits import Limits
 from tokenloom_router.parameters import (
@@ -38,7 +49,7 @@ class Validation:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        constraints: ConstraintFactory | None,
+        constraints: Trials | None,
         limits: Limits,
         config: RouterConfig,
     ) -> None:
@@ -56,17 +67,17 @@ class Validation:
         """Read the model's tokenizer. Raise EngineStartError if model and limits do not agree."""
         limits = Limits.resolve(config, model)
 
-        def read() -> tuple[Tokenizer, ConstraintFactory | None]:
+        def read() -> tuple[Tokenizer, Trials | None]:
             tokenizer = Tokenizer(model.tokenizer_file)
             if config.disable_grammar_support:
                 return tokenizer, None
-            return tokenizer, ConstraintFactory.for_tokenizer(
-                tokenizer.json,
-                model.vocab_size,
-                model.eos_token_ids,
-                config.constraints,
-                num_threads=config.validation_workers,
+            facts = TokenizerFacts(
+                json=tokenizer.json,
+                vocab_size=model.vocab_size,
+                eos_token_ids=tuple(sorted(model.eos_token_ids)),
+                num_threads=1,
             )
+            return tokenizer, Trials(facts, config.constraints)
 
         try:
             tokenizer, constraints = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
@@ -87,15 +98,15 @@ class Validation:
         prompt_ids = await self._encode(request.inputs)
         if request.truncate is not None:
             prompt_ids = prompt_ids[-request.truncate :]
-        constraint, healed_tokens = request.constraint, 0
-        if request.token_healing:
-            healed = await self._heal(prompt_ids)
-            prompt_ids, healed_tokens = healed.ids, healed.num_healed
-            constraint = healed.constraint(request.constraint)
+        healed = await self._heal(prompt_ids) if request.token_healing else None
+        if healed is not None:
+            prompt_ids = healed.ids
         max_new_tokens = self._max_new_tokens(len(prompt_ids), request.max_new_tokens)
-        warnings: list[str] = []
-        if request.constraint is not None:
-            warnings = await self._validate_constraint(request.constraint)
+        constraint, warnings = request.constraint, list[str]()
+        if constraint is not None:
+            constraint, warnings = await self._admit(constraint)
+        if healed is not None:
+            constraint = healed.constraint(constraint)
         seed = _seed(request)
         return ValidRequest(
             prompt_ids=prompt_ids,
@@ -113,7 +124,7 @@ class Validation:
             seed=seed,
             forced_tokens=self._forced_tokens and request.forced_tokens,
             logits_processors=request.logits_processors,
-            healed_tokens=healed_tokens,
+            healed_tokens=0 if healed is None else healed.num_healed,
             warnings=warnings,
         )
 
@@ -127,7 +138,7 @@ class Validation:
         return await _in_worker(spans, self._tokenizing)
 
     def close(self) -> None:
-        """Let the worker threads end."""
+        """Let the trial process end."""
         if self._constraints is not None:
             self._constraints.close()
 
@@ -158,20 +169,23 @@ class Validation:
             )
         return max_new_tokens
 
-    async def _validate_constraint(self, spec: ConstraintSpec) -> list[str]:
-        """Return what the constraint leaves out of the spec."""
+    async def _admit(self, spec: ConstraintSpec) -> Admission:
         constraints = self._constraints
         if constraints is None:
             raise ValidationError("grammar is not supported")
-        validate_text("grammar", spec.value)
-        validating = asyncio.wrap_future(constraints.start_validating(spec))
+        validate_text("grammar", spec.value, spec.whitespace_pattern or "")
+        trial = asyncio.wrap_future(constraints.start(spec))
         try:
             with anyio.fail_after(self._constraint_timeout):
-                return await validating
+                return await trial
         except InvalidConstraintError as error:
             raise ValidationError(f"grammar is not valid: {error}") from error
         except TimeoutError:
-            raise ValidationError("grammar is not valid: it takes too long to compile") from None
+            raise ValidationError(f"grammar is not valid: {TOO_SLOW}") from None
+        except TrialsBusyError:
+            raise OverloadedError from None
+        except TrialsEndedError:
+            raise UnavailableError("Grammars cannot be validated at the moment") from None
 
 
 async def _in_worker(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:

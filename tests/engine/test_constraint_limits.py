@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.factory import ConstraintFactory
-from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 
 AMBIGUOUS = ConstraintSpec("grammar", 'start: e\ne: e e | "a"')
 
@@ -48,11 +48,11 @@ def test_the_size_of_a_text(make_factory: MakeFactory) -> None:
     ids=["schema", "open schema", "choice", "structural tag"],
 )
 def test_the_nesting_of_json(
-    make_factory: MakeFactory, kind: str, nested: Callable[[int], str]
+    make_factory: MakeFactory, kind: ConstraintKind, nested: Callable[[int], str]
 ) -> None:
     factory = make_factory(ConstraintConfig(max_depth=12))
     for depth in (13, 1000, 10_000, 100_000):
-        spec = ConstraintSpec(kind, nested(depth))  # type: ignore[arg-type]
+        spec = ConstraintSpec(kind, nested(depth))
         start = time.thread_time()
         with pytest.raises(InvalidConstraintError) as raised:
             factory.validate(spec)

@@ -121,4 +121,5 @@ def test_the_parts_of_a_schema() -> None:
         "#/not",
         "#/not/items/0",
     ]
-    assert definitions(3) == children([{}]) == list(walk(True)) == []
+    assert definitions(3) == children([{}]) == []
+    assert list(walk(True)) == []

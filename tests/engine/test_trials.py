@@ -16,7 +16,12 @@ from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.constraints.trials.messages import FrameBuffer, Trial, Verdict, frame
 from tokenloom_engine.constraints.trials.process import MAX_SLOW
-from tokenloom_engine.constraints.trials.trials import Trials, TrialsBusyError, TrialsEndedError
+from tokenloom_engine.constraints.trials.trials import (
+    Admission,
+    Trials,
+    TrialsBusyError,
+    TrialsEndedError,
+)
 from tokenloom_engine.constraints.trials.worker import MAX_TRIALS
 
 TIMEOUT_SECONDS = 2.0
@@ -32,13 +37,13 @@ def facts(tokenizer_file: Path) -> TokenizerFacts:
 @pytest.fixture(scope="module")
 def trials(facts: TokenizerFacts) -> Iterator[Trials]:
     trials = Trials(facts, ConstraintConfig(timeout_seconds=TIMEOUT_SECONDS))
-    assert trials.start(_easy("warm")).result(30) == []
+    assert trials.start(_easy("warm")).result(30).warnings == []
     yield trials
     trials.close()
 
 
 def test_good_specs_pass_and_bad_ones_have_a_reason(trials: Trials) -> None:
-    assert trials.start(ConstraintSpec("regex", "[a-z]+")).result(10) == []
+    assert trials.start(ConstraintSpec("regex", "[a-z]+")).result(10).warnings == []
     assert "unclosed group" in _refusal(trials.start(ConstraintSpec("regex", "(")))
     schema = {"properties": {"tags": {"type": "array", "uniqueItems": True}}}
     spec = ConstraintSpec("json_schema", json.dumps(schema))
@@ -47,13 +52,27 @@ def test_good_specs_pass_and_bad_ones_have_a_reason(trials: Trials) -> None:
         reason = _refusal(trials.start(spec))
         assert reason == f'Unimplemented keys: ["uniqueItems"] (at {place})'
     lenient = ConstraintSpec("json_schema", json.dumps(schema), lenient=True)
-    (warning,) = trials.start(lenient).result(10)
+    (warning,) = trials.start(lenient).result(10).warnings
     assert warning == f'Unimplemented keys: ["uniqueItems"] (at {place})'
     assert "line 2 column 4" in _refusal(trials.start(ConstraintSpec("json_schema", '{"a":\n "b"')))
 
 
+def test_what_is_slow_to_translate_comes_translated(trials: Trials) -> None:
+    """For in the engine, it would hold up every step meanwhile."""
+    lark = ConstraintSpec("grammar", 'start: "a"')
+    assert trials.start(lark).result(10).spec is lark
+    for rules in (1, 300):
+        unused = "".join(f'unused{i} ::= "b"\n' for i in range(rules))
+        gbnf = ConstraintSpec("grammar", f'root ::= "a"\n{unused}')
+        admitted = trials.start(gbnf).result(10).spec
+        assert "::=" not in admitted.value and "start" in admitted.value
+        assert trials.start(gbnf).result(10).spec == admitted
+        assert trials.start(admitted).result(10).spec == admitted
+    assert "Expected name" in _refusal(trials.start(ConstraintSpec("grammar", "a ::= b c ::=")))
+
+
 def test_what_was_tried_is_not_tried_again(trials: Trials) -> None:
-    assert trials.start(_easy("again")).result(10) == []
+    assert trials.start(_easy("again")).result(10).warnings == []
     start = time.monotonic()
     for _ in range(1000):
         assert trials.start(_easy("again")).done()
@@ -87,7 +106,7 @@ def test_a_stack_that_overflows(trials: Trials, spec: ConstraintSpec) -> None:
     """Each of these ends the process that compiles it."""
     reason = _refusal(trials.start(spec))
     assert reason == "it is too large or too deeply nested to compile"
-    assert trials.start(_easy("after a crash")).result(10) == []
+    assert trials.start(_easy("after a crash")).result(10).warnings == []
 
 
 def test_an_endless_compilation_is_ended(trials: Trials) -> None:
@@ -96,12 +115,12 @@ def test_an_endless_compilation_is_ended(trials: Trials) -> None:
     assert reason == "it takes too long to compile"
     assert TIMEOUT_SECONDS <= time.monotonic() - start < TIMEOUT_SECONDS + 5
     _until(lambda: _cpu_seconds_in(trials, 0.2) < 0.1)
-    assert trials.start(_easy("after the endless")).result(10) == []
+    assert trials.start(_easy("after the endless")).result(10).warnings == []
 
 
 def test_a_trial_that_nobody_waits_for_is_ended(facts: TokenizerFacts) -> None:
     trials = Trials(facts, ConstraintConfig(timeout_seconds=60))
-    assert trials.start(_easy("first")).result(30) == []
+    assert trials.start(_easy("first")).result(30).warnings == []
     future = trials.start(_endless(3))
     _until(lambda: _cpu_seconds_in(trials, 0.2) > 0.02)
     assert future.cancel()
@@ -116,7 +135,7 @@ def test_a_trial_that_nobody_waits_for_is_ended(facts: TokenizerFacts) -> None:
 
 def test_many_slow_ones_are_given_up_and_quick_ones_pass(trials: Trials) -> None:
     slow = [trials.start(_endless(5 + i)) for i in range(MAX_SLOW + 4)]
-    assert trials.start(_easy("beside the slow")).result(60) == []
+    assert trials.start(_easy("beside the slow")).result(60).warnings == []
     errors = [type(future.exception(60)) for future in slow]
     assert errors.count(TrialsBusyError) >= 1
     assert set(errors) == {TrialsBusyError, InvalidConstraintError}
@@ -124,7 +143,7 @@ def test_many_slow_ones_are_given_up_and_quick_ones_pass(trials: Trials) -> None
 
 def test_a_worker_that_grows_is_ended(trials: Trials) -> None:
     """No spec is known that takes so much; so the limit itself is looked at."""
-    assert trials.start(_easy("limited")).result(10) == []
+    assert trials.start(_easy("limited")).result(10).warnings == []
     (worker, *_) = _process(trials).children()
     address_space = worker.rlimit(psutil.RLIMIT_AS)[0]
     assert address_space < _process(trials).memory_info().vms + 600 * 2**20
@@ -135,7 +154,7 @@ def test_a_worker_that_grows_is_ended(trials: Trials) -> None:
 def test_workers_are_replaced_before_they_leak(trials: Trials) -> None:
     before = {worker.pid for worker in _process(trials).children()}
     for i in range(2 * MAX_TRIALS + 2):
-        assert trials.start(_easy(f"spec {i}")).result(10) == []
+        assert trials.start(_easy(f"spec {i}")).result(10).warnings == []
     assert before.isdisjoint(worker.pid for worker in _process(trials).children())
 
 
@@ -148,12 +167,15 @@ def test_the_trial_process_is_started_again(trials: Trials) -> None:
         with pytest.raises(TrialsEndedError):
             future.result(10)
     _until(lambda: not any(worker.is_running() for worker in workers))
-    assert trials.start(_easy("after it was killed")).result(30) == []
+    assert trials.start(_easy("after it was killed")).result(30).warnings == []
     assert _process(trials).pid != process.pid
 
 
 def test_frames_may_come_in_pieces() -> None:
-    messages = [Trial(1, ConstraintSpec("regex", "a" * 1000)), Verdict(2, refusal="no")]
+    messages: list[Trial | Verdict] = [
+        Trial(1, ConstraintSpec("regex", "a" * 1000)),
+        Verdict(2, refusal="no"),
+    ]
     data = b"".join(frame(message) for message in messages)
     for size in (1, 3, 700, len(data)):
         buffer = FrameBuffer()
@@ -171,7 +193,7 @@ def _endless(number: int) -> ConstraintSpec:
     return ConstraintSpec("json_schema", json.dumps(schema))
 
 
-def _refusal(future: Future[list[str]]) -> str:
+def _refusal(future: Future[Admission]) -> str:
     with pytest.raises(InvalidConstraintError) as refused:
         future.result(30)
     return str(refused.value)

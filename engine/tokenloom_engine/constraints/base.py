@@ -21,6 +21,11 @@ Captures = dict[str, str | list[str]]
 class InvalidConstraintError(ValueError):
     """The spec cannot become a constraint; the message is the library's reason."""
 
+    def __init__(self, reason: str, place: str | None = None) -> None:
+        """`place`: the JSON pointer of what is to blame in a schema, if it is known."""
+        super().__init__(reason if place is None else f"{reason} (at {place})")
+        self.place = place
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFacts:

@@ -10,6 +10,9 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+import msgspec
+from llguidance import grammar_from
+
 from tokenloom_engine.constraints.backends import load_backend
 from tokenloom_engine.constraints.base import (
     Bitmask,
@@ -27,11 +30,22 @@ from tokenloom_engine.constraints.masks import (
     MaskFiller,
     lower_priority,
 )
+from tokenloom_engine.constraints.nesting import nesting
+from tokenloom_engine.constraints.notation import grammar_notation
+from tokenloom_engine.constraints.schema_fault import find_fault
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 
 MAX_CACHED_SPECS = 512
+MAX_CACHED_CHARACTERS = 16_000_000
+"""Text of all specs that are kept; compiled, a character takes twenty bytes or so."""
 MAX_POOLED = 64
 """Idle constraints kept per spec."""
+MAX_POOLED_CHARACTERS = 4_000_000
+"""Text of a spec, times its idle constraints."""
+MIN_COMPILERS = 4
+"""Threads, of which slow specs can take all but two at most: see `trials.process.MAX_SLOW`."""
+JSON_KINDS: tuple[ConstraintKind, ...] = ("json_schema", "choice", "structural_tag")
+"""Whose value is JSON."""
 
 
 class Lease(NamedTuple):
@@ -57,10 +71,13 @@ class ConstraintFactory:
             for name in {DEFAULT_BACKEND, *config.backends.values()}
         }
         self._compilers = ThreadPoolExecutor(
-            tokenizer.num_threads, thread_name_prefix="compile", initializer=lower_priority
+            max(MIN_COMPILERS, tokenizer.num_threads),
+            thread_name_prefix="compile",
+            initializer=lower_priority,
         )
         self._masks = MaskFiller(-(-tokenizer.vocab_size // 32), tokenizer.num_threads)
         self._compiled: OrderedDict[ConstraintSpec, Future[CompiledConstraint]] = OrderedDict()
+        self._compiled_characters = 0
         self._compile_seconds: list[float] = []
         self._lock = threading.Lock()
 
@@ -87,16 +104,51 @@ class ConstraintFactory:
         return cls(facts, config or ConstraintConfig())
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
-        """Returns what a lenient spec leaves out, one line a keyword.
+        """Compile a spec and forget it. Returns what a lenient one leaves out, one line a keyword.
 
-        Raises InvalidConstraintError with the reason if the spec cannot be compiled.
+        Raises InvalidConstraintError with the reason if it cannot become a constraint. Native code
+        may take for ever over a hostile spec, or end the process: see `trials`.
         """
         self._check_size(spec)
-        return self._backend(spec.kind).validate(spec)
+        self._check_depth(spec)
+        backend = self._backend(spec.kind)
+        warnings = backend.validate(spec)
+        constraint = self._lease(CompiledConstraint(spec, backend)).constraint
+        constraint.accept_tokens(constraint.forced_tokens())
+        if constraint.error is not None:  # it could not even begin
+            raise InvalidConstraintError(constraint.error)
+        return warnings
 
-    def start_validating(self, spec: ConstraintSpec) -> Future[list[str]]:
-        """`validate` in a worker thread."""
-        return self._compilers.submit(self.validate, spec)
+    def translate(self, spec: ConstraintSpec) -> ConstraintSpec:
+        """The same, as its back end wants it: translating GBNF is slow, and needs the GIL.
+
+        Raises InvalidConstraintError.
+        """
+        is_ours = self._config.backend_of(spec.kind) == DEFAULT_BACKEND
+        if not (spec.kind == "grammar" and is_ours and grammar_notation(spec.value) == "gbnf"):
+            return spec
+        self._check_size(spec)
+        try:
+            return msgspec.structs.replace(spec, value=grammar_from("gbnf", spec.value))
+        except (ValueError, RecursionError) as error:
+            raise InvalidConstraintError(str(error)) from error
+
+    def find_fault(self, spec: ConstraintSpec, reason: str) -> str | None:
+        """The JSON pointer of what is to blame in a JSON Schema that was refused for that reason.
+
+        May take as long as `validate`, several times. None if it cannot be told.
+        """
+        if spec.kind != "json_schema" or nesting(spec.value) > self._config.max_depth:
+            return None
+
+        def reason_of(schema: str) -> str | None:
+            try:
+                self.validate(msgspec.structs.replace(spec, value=schema))
+            except InvalidConstraintError as error:
+                return str(error)
+            return None
+
+        return find_fault(spec.value, reason, reason_of)
 
     def compile(self, spec: ConstraintSpec) -> Future[CompiledConstraint]:
         """Compile in a worker thread, or find it compiled. Failures are kept as well."""
@@ -105,9 +157,9 @@ class ConstraintFactory:
             if future is None:
                 future = self._compilers.submit(self._compile, spec)
                 self._compiled[spec] = future
-                if len(self._compiled) > MAX_CACHED_SPECS:
-                    self._compiled.popitem(last=False)
+                self._compiled_characters += len(spec.value)
             self._compiled.move_to_end(spec)
+            self._forget_oldest()
         return future
 
     def lease(self, spec: ConstraintSpec) -> Future[Lease]:
@@ -144,7 +196,8 @@ class ConstraintFactory:
             return
         constraint.reset()
         with self._lock:
-            if len(compiled.pool) < MAX_POOLED:
+            characters = len(compiled.pool) * len(compiled.spec.value)
+            if len(compiled.pool) < MAX_POOLED and characters < MAX_POOLED_CHARACTERS:
                 compiled.pool.append(constraint)
 
     def allocate_bitmask(self, rows: int) -> Bitmask:
@@ -173,6 +226,14 @@ class ConstraintFactory:
             self._compile_seconds.append(time.perf_counter() - start)
         return compiled
 
+    def _forget_oldest(self) -> None:
+        while len(self._compiled) > 1 and (
+            len(self._compiled) > MAX_CACHED_SPECS
+            or self._compiled_characters > MAX_CACHED_CHARACTERS
+        ):
+            spec, _ = self._compiled.popitem(last=False)
+            self._compiled_characters -= len(spec.value)
+
     def _lease(self, compiled: CompiledConstraint) -> Lease:
         constraint = self.get_constraint(compiled)
         bitmask = self.allocate_bitmask(1)
@@ -186,4 +247,14 @@ class ConstraintFactory:
     def _check_size(self, spec: ConstraintSpec) -> None:
         size, most = len(spec.value.encode()), self._config.max_bytes
         if size > most:
-            raise InvalidConstraintError(f"it has {size} bytes, more than {most}")
+            raise InvalidConstraintError(
+                f"it has {size} bytes, more than the {most} of --max-grammar-bytes"
+            )
+
+    def _check_depth(self, spec: ConstraintSpec) -> None:
+        depth = nesting(spec.value) if spec.kind in JSON_KINDS else 0
+        if depth > self._config.max_depth:
+            raise InvalidConstraintError(
+                f"it is nested {depth} deep, more than the {self._config.max_depth} of "
+                "--max-grammar-depth"
+            )

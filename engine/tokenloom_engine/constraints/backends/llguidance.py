@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,6 +31,7 @@ from tokenloom_engine.constraints.base import (
 from tokenloom_engine.constraints.captures import CaptureReader
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.lark import sets_temperature
+from tokenloom_engine.constraints.left_out import with_places
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 from tokenloom_engine.constraints.tag_grammar import SpecialTokens, tag_grammar
@@ -44,6 +46,10 @@ GRAMMAR_NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The names by which one grammar of the JSON form can refer to another."""
 JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
 """Compact JSON: a weak model cannot drown in white space, and a third of the tokens is forced."""
+TRACE = re.compile(r"\n<(?:non-verbose/|backtrace)>")
+"""Where a reason ends and the library's own affairs begin."""
+REASONS = {"NoExtensionBias": "no text matches it"}
+"""What some of the library's reasons mean."""
 FORCED_TOO_FAR = "; ff_tokens)"
 """In the error of a matcher that met its limit while it looked how far the text is forced."""
 
@@ -83,7 +89,7 @@ class LlguidanceConstraint:
     def error(self) -> str | None:
         """See Constraint."""
         if self.matcher.is_error():
-            return self.matcher.get_error() or "unknown error"
+            return _reason(self.matcher.get_error())
         return self.thermometer.error if self.thermometer is not None else None
 
     @property
@@ -183,11 +189,16 @@ class LlguidanceBackend:
             tokenizer.json, n_vocab=tokenizer.vocab_size, eos_token=list(tokenizer.eos_token_ids)
         )
         self._special_tokens = self._find_special_tokens(tokenizer.json)
-        self._executor = LLExecutor(tokenizer.num_threads)
+        self._num_threads = tokenizer.num_threads
         self._thermometers = ThreadPoolExecutor(
             tokenizer.num_threads, thread_name_prefix="thermometer"
         )
         self._config = config
+
+    @cached_property
+    def _executor(self) -> LLExecutor:
+        """Made when it is first needed: a process that is to fork has no use for its threads."""
+        return LLExecutor(self._num_threads)
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
         """See ConstraintBackend."""
@@ -196,8 +207,10 @@ class LlguidanceBackend:
             self._grammar(spec), self._tokenizer, limits=self._limits(spec.kind)
         )
         if is_error:
-            raise InvalidConstraintError(messages[0])
+            raise InvalidConstraintError(_reason(messages[0]))
         self._thermometer(spec)
+        if spec.kind == "json_schema":
+            return with_places(spec.value, messages)
         return messages if warnings is None else warnings
 
     def create(self, spec: ConstraintSpec) -> Constraint:
@@ -303,7 +316,8 @@ def _grammar_without_prefix(spec: ConstraintSpec, special_tokens: SpecialTokens)
         case "regex":
             return LLMatcher.grammar_from_regex(spec.value)
         case "choice":
-            return grammar_from("choice", json.dumps(_choices(spec.value)))
+            # As alternatives of a Lark rule, compiling takes the square of their number.
+            return LLMatcher.grammar_from_regex("|".join(map(re.escape, _choices(spec.value))))
         case "grammar":
             return grammar_from(grammar_notation(spec.value), spec.value)
         case "text":
@@ -370,3 +384,8 @@ def _choices(value: str) -> list[str]:
 
 def _is_json_form(grammar: str) -> bool:
     return grammar.lstrip().startswith("{")
+
+
+def _reason(message: str) -> str:
+    reason = TRACE.split(message)[0].strip()
+    return REASONS.get(reason, reason) or "unknown error"

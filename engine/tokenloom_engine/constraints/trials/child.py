@@ -51,11 +51,15 @@ def serve_trials(
 def _verdicts(factory: ConstraintFactory, trial: Trial) -> Iterator[Verdict]:
     """The last one is final."""
     try:
-        warnings = [warning[:MAX_CHARACTERS] for warning in factory.validate(trial.spec)]
-        yield Verdict(trial.id, warnings=warnings[:MAX_WARNINGS])
+        spec = factory.translate(trial.spec)
+        warnings = [warning[:MAX_CHARACTERS] for warning in factory.validate(spec)]
+        easier = None if spec is trial.spec else spec
+        yield Verdict(trial.id, easier, warnings[:MAX_WARNINGS])
     except InvalidConstraintError as error:
         reason = str(error)
-        yield Verdict(trial.id, refusal=reason[:MAX_CHARACTERS], is_final=False)
+        yield Verdict(trial.id, refusal=reason[:MAX_CHARACTERS], is_final=error.place is not None)
+        if error.place is not None:
+            return
         signal.setitimer(signal.ITIMER_REAL, FAULT_SECONDS)
         place = factory.find_fault(trial.spec, reason)
         at = f" (at {place[:MAX_CHARACTERS]})" if place else ""

@@ -39,6 +39,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a trial went."""
 
     id: int
+    spec: ConstraintSpec | None = None
+    """What to compile instead, if that is easier."""
     warnings: list[str] = []
     refusal: str | None = None
     """Why the spec cannot become a constraint."""

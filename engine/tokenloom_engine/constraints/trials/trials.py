@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from subprocess import PIPE
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -33,7 +33,9 @@ from tokenloom_engine.constraints.trials.messages import (
 
 COMMAND = (sys.executable, "-m", "tokenloom_engine.constraints.trials.process")
 MAX_VERDICTS = 2048
-"""Kept, the least recently used go first. Each has a kilobyte or so."""
+"""Kept, the least recently used go first."""
+MAX_KEPT_CHARACTERS = 2000
+"""Verdicts that have a longer spec are not kept."""
 
 OnVerdict = Callable[[Verdict | None], None]
 
@@ -46,6 +48,15 @@ class TrialsBusyError(Exception):
 
 class TrialsEndedError(Exception):
     """The trial process ended. The next trial starts it again."""
+
+
+class Admission(NamedTuple):
+    """A spec that can become a constraint."""
+
+    spec: ConstraintSpec
+    """What to compile: the one that was tried, or the same in other words."""
+    warnings: list[str]
+    """What a lenient one leaves out, one line a keyword."""
 
 
 class Trials:
@@ -64,14 +75,14 @@ class Trials:
         """Process id of the trial process."""
         return self._process.pid
 
-    def start(self, spec: ConstraintSpec) -> Future[list[str]]:
-        """Try a spec. Returns what a lenient one leaves out, one line a keyword.
+    def start(self, spec: ConstraintSpec) -> Future[Admission]:
+        """Try a spec.
 
         The future raises InvalidConstraintError with the reason and its place if the spec cannot
         become a constraint, TrialsBusyError, or TrialsEndedError. Cancelling it ends the trial.
         """
         key = hashlib.blake2b(msgspec.msgpack.encode(spec)).digest()
-        future: Future[list[str]] = Future()
+        future: Future[Admission] = Future()
         with self._lock:
             known = self._verdicts.get(key)
             if known is not None:
@@ -81,10 +92,16 @@ class Trials:
                 self._process = _Process(self._settings)
             process = self._process
         if known is not None:
-            _settle(future, known)
+            _settle(future, spec, known)
             return future
+
+        def on_verdict(verdict: Verdict | None) -> None:
+            if verdict is not None and _is_lasting(verdict):
+                self._keep(key, verdict)
+            _settle(future, spec, verdict)
+
         trial = Trial(next(self._ids), spec)
-        process.send(trial, lambda verdict: self._on_verdict(key, future, verdict))
+        process.send(trial, on_verdict)
         future.add_done_callback(lambda _: process.withdraw(trial.id))
         return future
 
@@ -92,13 +109,11 @@ class Trials:
         """End the trial process; futures that are not done raise TrialsEndedError."""
         self._process.close()
 
-    def _on_verdict(self, key: bytes, future: Future[list[str]], verdict: Verdict | None) -> None:
-        if verdict is not None and not verdict.is_busy and verdict.refusal != TOO_SLOW:
-            with self._lock:
-                self._verdicts[key] = verdict
-                if len(self._verdicts) > MAX_VERDICTS:
-                    self._verdicts.popitem(last=False)
-        _settle(future, verdict)
+    def _keep(self, key: bytes, verdict: Verdict) -> None:
+        with self._lock:
+            self._verdicts[key] = verdict
+            if len(self._verdicts) > MAX_VERDICTS:
+                self._verdicts.popitem(last=False)
 
 
 class _Process:
@@ -189,7 +204,13 @@ class _Process:
         return pipe
 
 
-def _settle(future: Future[list[str]], verdict: Verdict | None) -> None:
+def _is_lasting(verdict: Verdict) -> bool:
+    """Whether the next trial would come to the same, and the verdict is worth its memory."""
+    is_chance = verdict.is_busy or verdict.refusal == TOO_SLOW
+    return not is_chance and len(verdict.spec.value if verdict.spec else "") <= MAX_KEPT_CHARACTERS
+
+
+def _settle(future: Future[Admission], spec: ConstraintSpec, verdict: Verdict | None) -> None:
     if not future.set_running_or_notify_cancel():
         return
     if verdict is None:
@@ -199,4 +220,4 @@ def _settle(future: Future[list[str]], verdict: Verdict | None) -> None:
     elif verdict.refusal is not None:
         future.set_exception(InvalidConstraintError(verdict.refusal))
     else:
-        future.set_result(verdict.warnings)
+        future.set_result(Admission(verdict.spec or spec, verdict.warnings))
