@@ -77,7 +77,9 @@ class Validation:
                 eos_token_ids=tuple(sorted(model.eos_token_ids)),
                 num_threads=1,
             )
-            return tokenizer, Trials(facts, config.constraints)
+            trials = Trials(facts, config.constraints)
+            trials.wait_until_ready()
+            return tokenizer, trials
 
         try:
             tokenizer, constraints = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -7,12 +8,20 @@ from pathlib import Path
 
 import anyio
 import msgspec
+import psutil
 import pytest
 
+from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.messages import LogprobParams, ModelInfo
 from tokenloom_router.config import RouterConfig
-from tokenloom_router.errors import EngineStartError, ValidationError
+from tokenloom_router.errors import (
+    EngineStartError,
+    OverloadedError,
+    RequestError,
+    UnavailableError,
+    ValidationError,
+)
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.validation import Validation
 
@@ -120,6 +129,62 @@ async def test_a_sound_constraint_passes(validation: Validation) -> None:
     half = ConstraintSpec("regex", "\ud83d")
     message = await refusal(validation, GenerateRequest(inputs=WORDS, constraint=half))
     assert message == "`grammar` is not valid Unicode text"
+
+
+def _endless(number: int) -> GenerateRequest:
+    """Its compilation would take minutes."""
+    schema = json.dumps({"type": "integer", "multipleOf": 1_000_003 + 2 * number})
+    return GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("json_schema", schema))
+
+
+async def test_a_constraint_that_compiles_for_ever_is_refused_in_time(model: ModelInfo) -> None:
+    config = RouterConfig(constraints=ConstraintConfig(timeout_seconds=0.5))
+    validation = await Validation.load(config, model)
+    start = time.monotonic()
+    message = await refusal(validation, _endless(0))
+    assert message == "grammar is not valid: it takes too long to compile"
+    assert 0.5 <= time.monotonic() - start < 3
+    fine = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("regex", "[ab]+"))
+    assert (await validation.validate(fine)).constraint == fine.constraint
+    validation.close()
+
+
+async def test_too_many_slow_constraints_are_an_overload(model: ModelInfo) -> None:
+    config = RouterConfig(constraints=ConstraintConfig(timeout_seconds=2.5))
+    validation = await Validation.load(config, model)
+    errors: list[type[Exception]] = []
+
+    async def ask(number: int) -> None:
+        try:
+            await validation.validate(_endless(number))
+        except RequestError as error:
+            errors.append(type(error))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(ask, number)
+    validation.close()
+    assert len(errors) == 5
+    assert set(errors) == {OverloadedError, ValidationError}
+
+
+async def test_constraints_outlive_the_trial_process(model: ModelInfo) -> None:
+    validation = await Validation.load(RouterConfig(), model)
+    ours = set(psutil.Process().children())
+
+    async def kill() -> None:
+        await anyio.sleep(0.2)
+        for process in ours:
+            if "tokenloom_engine.constraints.trials.process" in process.cmdline():
+                process.kill()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kill)
+        with pytest.raises(UnavailableError):
+            await validation.validate(_endless(1))
+    fine = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("regex", "[ab]+"))
+    assert (await validation.validate(fine)).constraint == fine.constraint
+    validation.close()
 
 
 async def test_constraints_can_be_switched_off(model: ModelInfo) -> None:

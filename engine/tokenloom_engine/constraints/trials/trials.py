@@ -63,7 +63,7 @@ class Trials:
     """Tries specs. Safe in any thread; one per model."""
 
     def __init__(self, tokenizer: TokenizerFacts, config: ConstraintConfig) -> None:
-        """Start the trial process; it takes a second to be ready, and trials wait for it."""
+        """Start the trial process. It takes a second to be ready, and trials wait for it."""
         self._settings = frame(TrialSettings(tokenizer, config))
         self._ids = count()
         self._lock = threading.Lock()
@@ -74,6 +74,10 @@ class Trials:
     def pid(self) -> int:
         """Process id of the trial process."""
         return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """Block until the trial process has loaded. Raises TrialsEndedError if it cannot."""
+        self.start(ConstraintSpec("text")).result()
 
     def start(self, spec: ConstraintSpec) -> Future[Admission]:
         """Try a spec.
@@ -214,7 +218,7 @@ def _settle(future: Future[Admission], spec: ConstraintSpec, verdict: Verdict | 
     if not future.set_running_or_notify_cancel():
         return
     if verdict is None:
-        future.set_exception(TrialsEndedError())
+        future.set_exception(TrialsEndedError("the trial process ended"))
     elif verdict.is_busy:
         future.set_exception(TrialsBusyError())
     elif verdict.refusal is not None:
