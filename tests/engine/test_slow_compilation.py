@@ -13,7 +13,9 @@ from tokenloom_engine.constraints.spec import ConstraintSpec
 def test_a_slow_compilation_is_given_up(make_engine: MakeEngine, encode: Encode) -> None:
     engine = make_engine(constraints=ConstraintConfig(timeout_seconds=0.2))
     prompt = encode("Once upon a time")
-    patterns = {f"^{chr(97 + i // 26)}{chr(97 + i % 26)}.*$": {} for i in range(200)}
+    patterns: dict[str, object] = {
+        f"^{chr(97 + i // 26)}{chr(97 + i % 26)}.*$": {} for i in range(200)
+    }
     slow = ConstraintSpec("json_schema", json.dumps({"patternProperties": patterns}))
     quick = ConstraintSpec("regex", "[ab]{4}")
     results = run(

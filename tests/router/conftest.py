@@ -56,8 +56,9 @@ def run_router(model_path: Path, metrics: Metrics) -> RunRouter:
 
     @asynccontextmanager
     async def run(*flags: str, **config: Any) -> AsyncIterator[Router]:  # noqa: ANN401
+        settings: dict[str, Any] = {"disable_grammar_support": True, **config}
         router = Router(
-            RouterConfig(**{"disable_grammar_support": True} | config),
+            RouterConfig(**settings),
             EngineConfig(model_id=str(model_path)),
             metrics,
             engine_command=(sys.executable, str(DOUBLE), *flags),
