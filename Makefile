@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PORT ?= 3000
 ARGS ?=
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -22,8 +23,8 @@ setup: $(DEV) ## Make the virtual environment with everything in it
 serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
 	@exec $(BIN)/tokenloom serve --port $(PORT) $(ARGS)
 
-test: $(DEV) ## Run the tests; pytest's options in ARGS="..."
-	$(BIN)/python -m pytest $(ARGS)
+test: $(DEV) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(DEV) ## Format check, lint, and both type checkers
 	$(BIN)/ruff format --check .

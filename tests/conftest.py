@@ -8,6 +8,10 @@ from pathlib import Path
 
 # As the engine process does: before torch is loaded, or busy neighbours stall every step.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    # Tests that run side by side, and the servers that they start, share the cores.
+    threads = max(1, (os.cpu_count() or 1) // int(num_workers))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 import pytest
 import torch

@@ -20,6 +20,7 @@ MAX_SEED = 2**64 - 1
 MAX_LOGITS_PROCESSORS = 8
 MAX_ARGS_DEPTH = 16
 """Nesting of a logits processor's arguments."""
+MAX_STOP_CHARACTERS = 4096
 _FLOAT32_MAX = 3.4028234663852886e38
 _FLOAT32_TINY = 1.1754943508222875e-38
 
@@ -159,6 +160,8 @@ def _validate_stop(stop: tuple[str, ...], limits: Limits) -> None:
         raise ValidationError(
             f"`stop` supports up to {limits.max_stop_sequences} stop sequences. Given: {len(stop)}"
         )
+    if any(len(string) > MAX_STOP_CHARACTERS for string in stop):
+        raise ValidationError(f"`stop` must have strings of <= {MAX_STOP_CHARACTERS} characters")
     if "" in stop:
         raise ValidationError("`stop` cannot contain an empty string")
     validate_text("stop", *stop)

@@ -339,6 +339,7 @@ async def test_huge_requests_are_refused_at_once_and_neighbours_go_on(server: Se
         _huge(grammar={"type": "json", "value": {"$ref": "#/$defs/d0", "$defs": references}}),
         _huge(grammar={"type": "json", "value": {"enum": many * 3}}),
         _huge(stop=many[:10_000]),
+        _huge(stop=["x" * 1_000_000]),
         _huge(top_n_tokens=100_000),
         _huge(logit_bias={str(i): 1 for i in range(100_000)}),
         _huge(logits_processors=[{"name": "x"}] * 10_000),

@@ -94,6 +94,7 @@ def refusal(**fields: Any) -> str:  # noqa: ANN401
             ]
         ),
         ({"stop": ("",)}, "`stop` cannot contain an empty string"),
+        ({"stop": ("a" * 4097,)}, "`stop` must have strings of <= 4096 characters"),
         ({"stop": ("\ud83d",)}, "`stop` is not valid Unicode text"),
         (
             {"seed": 1, "best_of": 2, "do_sample": True},
