@@ -59,7 +59,8 @@ $(RUNTIME): pyproject.toml requirements/torch.txt requirements/model.txt | $(BIN
 	@$(PIP) install --no-deps -r requirements/model.txt
 	@touch $@
 
-$(DEV): $(RUNTIME)
+$(DEV): requirements/xgrammar.txt $(RUNTIME)
 	@echo "==> Installing the development tools"
 	@$(PIP) install -c requirements/torch.txt -e '.[dev]'
+	@$(PIP) install --no-deps -r requirements/xgrammar.txt
 	@touch $@

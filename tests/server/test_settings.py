@@ -212,6 +212,19 @@ def test_the_flags_of_constraints_reach_both_parts() -> None:
     assert engine_config(Settings(model_id="m")).constraints == ConstraintConfig()
 
 
+def test_a_constraint_back_end_serves_all_kinds_or_one() -> None:
+    assert set(Settings(**flags(constraint_backend="xgrammar")).backends.values()) == {"xgrammar"}
+    given = "choice=xgrammar,regex=xgrammar,llguidance,regex=llguidance"
+    backends = Settings(**flags(constraint_backend=given)).backends
+    assert {kind for kind, name in backends.items() if name == "xgrammar"} == {"choice"}
+
+
+@pytest.mark.parametrize("value", ["outlines", "regex=outlines", "regexp=xgrammar", "regex=", "=x"])
+def test_unknown_back_ends_and_kinds_are_refused(value: str) -> None:
+    with pytest.raises(ValidationError, match="constraint_backend"):
+        Settings(**flags(constraint_backend=value))
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,7 +1,7 @@
 """The libraries that compile specs: one module each, whose name is its option value.
 
-A module has a function `create_backend(tokenizer, config) -> ConstraintBackend`. Adding a library
-is adding a module; `docs/extending-constraints.md` walks through one.
+A module, or package, has a function `create_backend(tokenizer, config) -> ConstraintBackend`.
+Adding a library is adding a module; `docs/extending-constraints.md` walks through one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ def backend_names() -> list[str]:
 def load_backend(
     name: str, tokenizer: TokenizerFacts, config: ConstraintConfig
 ) -> ConstraintBackend:
-    """Make the back end of that name. Raises ImportError if its library is not installed."""
-    module = import_module(f"{__name__}.{name}")
+    """Make the back end of that name. Raises ImportError, with the remedy, if it is not installed.
+
+    The optional dependencies of a back end have its name.
+    """
+    try:
+        module = import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error.name} (pip install 'tokenloom[{name}]')") from error
     backend: ConstraintBackend = module.create_backend(tokenizer, config)
     return backend

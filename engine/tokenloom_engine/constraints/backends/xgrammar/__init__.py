@@ -1,0 +1,12 @@
+"""The back end over xgrammar, an optional dependency."""
+
+from __future__ import annotations
+
+from tokenloom_engine.constraints.backends.xgrammar.backend import XgrammarBackend
+from tokenloom_engine.constraints.base import ConstraintBackend, TokenizerFacts
+from tokenloom_engine.constraints.config import ConstraintConfig
+
+
+def create_backend(tokenizer: TokenizerFacts, config: ConstraintConfig) -> ConstraintBackend:
+    """See `backends`. The limits of `config` that count a parser's items are llguidance's own."""
+    return XgrammarBackend(tokenizer)
