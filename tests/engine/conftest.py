@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ def make_engine(model_path: Path) -> Iterator[MakeEngine]:
         return engines[-1]
 
     yield make
-    for engine in engines:
-        engine.close()
+    while engines:
+        engines.pop().close()
+    gc.collect()  # weights in a cycle of references would stay for long
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,8 @@ def engine(model_path: Path) -> Iterator[Engine]:
     )
     yield engine
     engine.close()
+    del engine
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import weakref
 from concurrent.futures import Future
@@ -25,11 +26,14 @@ def test_new_schemas_again_and_again(factory: ConstraintFactory) -> None:
     process = psutil.Process()
     for i in range(MAX_CACHED_SPECS + 100):
         _run(factory, _schema(f"first {i}"))
-    before = process.memory_info().rss
-    for i in range(1000):
-        _run(factory, _schema(f"then {i}"))
-    growth = process.memory_info().rss - before
-    assert growth < 2048 * 1000
+    growth: list[int] = []
+    for round in range(3):  # a leak grows in each; the heap of other tests only now and then
+        gc.collect()
+        before = process.memory_info().rss
+        for i in range(1000):
+            _run(factory, _schema(f"then {round} {i}"))
+        growth.append(process.memory_info().rss - before)
+    assert min(growth) < 2048 * 1000
 
 
 def test_the_oldest_are_forgotten(

@@ -337,6 +337,8 @@ def test_masks_of_many_are_those_of_each(backend: ConstraintBackend, tokenizer: 
         ),
         ({"type": "object", "required": ["a"]}, ['{"a":1}'], ["{}", '{"b":1}']),
         ({"minLength": 2}, ['"ab"', "1"], ['"a"']),
+        ({"type": "string", "pattern": "^x(ab*)?$"}, ['"x"', '"xabb"'], ['"xb"']),
+        ({"type": "string", "pattern": "^(c|c(c|))$"}, ['"c"', '"cc"'], ['"ccc"']),
         ({"type": "string", "pattern": "b$"}, ['"ab"', '"b"'], ['"ba"', '"a"b"']),
         ({"type": "string", "pattern": '^a"[\\n]$'}, [r'"a\"\n"'], ['"a"\n"', '"a"']),
         ({"type": "string", "pattern": "\u00e9."}, ['"\u00e9x"'], ['"e"', '"\u00e9""']),

@@ -102,12 +102,20 @@ class XgrammarCompiler:
 
 
 def _with_patterns(grammar: str, patterns: Seq[str]) -> str:
-    """Let the patterns be themselves in a grammar in which other ones stand for them."""
-    rules: list[str] = []
+    """Let the patterns be themselves in a grammar in which other ones stand for them.
+
+    Quotes and pattern become one rule: where xgrammar sees the quote behind it, masks of what a
+    string can be are a thousand times faster.
+    """
     for index, pattern in enumerate(patterns):
-        rule, name = f"tokenloom_pattern_{index}", pattern_name(index)
-        grammar = grammar.replace(f'Regex("{name}", json_string=true)', rule)
-        rules.append(f"{rule} ::= {pattern}")
+        name, rule = pattern_name(index), f"tokenloom_pattern_{index}"
+        standing_in = re.compile(
+            rf'^([\w.-]+) ::= Regex\("{re.escape(name)}", json_string=true\)\n?', re.MULTILINE
+        )
+        for found in standing_in.findall(grammar):
+            grammar = grammar.replace(rf'"\"" {found} "\""', rule)
+        grammar = standing_in.sub("", grammar)
+        grammar = f'{grammar}\n{rule} ::= "\\"" {pattern} "\\""'
         if name in grammar:
             raise InvalidConstraintError("this version of xgrammar cannot do patterns")
-    return "\n".join([grammar, *rules])
+    return grammar

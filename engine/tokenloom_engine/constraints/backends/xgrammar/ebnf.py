@@ -46,9 +46,9 @@ class Characters:
                 return None
 
     def __str__(self) -> str:
-        """As EBNF: by what it leaves out, if that is less. (xgrammar knows JSON's so.)"""
+        """As EBNF: by what it leaves out, if that is no more. (xgrammar knows JSON's by that.)"""
         left_out = tuple(_gaps(self.ranges))
-        if len(left_out) < len(self.ranges):
+        if len(left_out) <= len(self.ranges):
             return f"[^{_class(left_out)}]"
         return f"[{_class(self.ranges)}]"
 
