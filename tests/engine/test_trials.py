@@ -76,7 +76,7 @@ def test_what_was_tried_is_not_tried_again(trials: Trials) -> None:
     start = time.monotonic()
     for _ in range(1000):
         assert trials.start(_easy("again")).done()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,32 @@ def test_forced_tokens_respect_a_budget(backend: ConstraintBackend, tokenizer: T
     assert constraint.error is None
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConstraintSpec("grammar", 'root ::= "a" root'),
+        ConstraintSpec("grammar", 'root ::= "x" | "b" a\na ::= "a" a'),
+        ConstraintSpec("grammar", 'root ::= "a"{100000000}'),
+        ConstraintSpec("grammar", "start: /a{100000000}/"),
+        ConstraintSpec(
+            "json_schema",
+            '{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"], '
+            '"additionalProperties": false}',
+        ),
+    ],
+    ids=lambda spec: spec.value[:20],
+)
+def test_text_that_is_forced_without_end_is_not_looked_for(
+    backend: ConstraintBackend, spec: ConstraintSpec
+) -> None:
+    try:
+        constraint = backend.create(spec)
+    except InvalidConstraintError:
+        return
+    assert constraint.forced_tokens() == []
+    assert _allowed(backend, constraint)
+
+
 def test_captures_and_temperature(backend: ConstraintBackend, tokenizer: Tokenizer) -> None:
     grammar = (
         "start: word number\n"

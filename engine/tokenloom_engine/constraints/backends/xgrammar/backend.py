@@ -33,8 +33,9 @@ class XgrammarBackend:
 
     def create(self, spec: ConstraintSpec) -> Constraint:
         """See ConstraintBackend."""
-        grammar = self._compiler.compile(self._sources.read(spec))
-        return XgrammarConstraint(GrammarMatcher(grammar), self._tokenizer)
+        compiled = self._compiler.compile(self._sources.read(spec))
+        matcher = GrammarMatcher(compiled.grammar)
+        return XgrammarConstraint(matcher, self._tokenizer, can_force=compiled.can_force)
 
     def fill_bitmasks(self, rows: Seq[tuple[Constraint, int]], bitmask: Bitmask) -> None:
         """See ConstraintBackend. One by one: a thread costs more than most masks do."""

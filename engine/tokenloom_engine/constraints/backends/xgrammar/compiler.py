@@ -7,17 +7,21 @@ from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from functools import lru_cache
 from math import inf
+from typing import NamedTuple
 
 from xgrammar import CompiledGrammar, Grammar, GrammarCompiler, TokenizerInfo
 
 from tokenloom_engine.constraints.backends.xgrammar.ebnf import literal
 from tokenloom_engine.constraints.backends.xgrammar.notes import pattern_name
+from tokenloom_engine.constraints.backends.xgrammar.shortest_text import longest_shortest_text
 from tokenloom_engine.constraints.backends.xgrammar.source import Source
 from tokenloom_engine.constraints.backends.xgrammar.tag import Json, translate_tag
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
-MAX_CACHED_GRAMMARS = 128
+MAX_CACHED_GRAMMARS = 64
+MAX_SHORTEST_TEXT = 20_000
+"""Bytes. In grammars with longer ones, or endless ones, no forced text is looked for."""
 
 PLACE_IN_SOURCE = re.compile(r"^\[[0-9:]+\] \S+:\d+: ")
 """What stands before the library's messages."""
@@ -33,6 +37,14 @@ SHORT_BEGINNING = r"\1\2} basic_string_sub"
 """Its beginning, and any other characters and escapes."""
 
 
+class Compiled(NamedTuple):
+    """What came of a spec."""
+
+    grammar: CompiledGrammar
+    can_force: bool
+    """Whether it is safe to ask for forced text."""
+
+
 class XgrammarCompiler:
     """Compiles over one tokenizer. Safe in any thread."""
 
@@ -45,17 +57,18 @@ class XgrammarCompiler:
         )
         self._compile = lru_cache(MAX_CACHED_GRAMMARS)(self._compile_anew)
 
-    def compile(self, source: Source) -> CompiledGrammar:
+    def compile(self, source: Source) -> Compiled:
         """Compile, or find it compiled. Raises InvalidConstraintError with the library's reason."""
         return self._compile(source)
 
-    def _compile_anew(self, source: Source) -> CompiledGrammar:
+    def _compile_anew(self, source: Source) -> Compiled:
         try:
             grammar = self._grammar(source)
             if source.prefix:
                 prefix = Grammar.from_ebnf(f"root ::= {literal(source.prefix)}")
                 grammar = Grammar.concat(prefix, grammar)
-            return self._compiler.compile_grammar(grammar)
+            can_force = longest_shortest_text(grammar.serialize_json()) <= MAX_SHORTEST_TEXT
+            return Compiled(self._compiler.compile_grammar(grammar), can_force)
         except InvalidConstraintError:
             raise
         except (RuntimeError, ValueError) as error:

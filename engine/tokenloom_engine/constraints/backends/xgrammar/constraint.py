@@ -22,11 +22,14 @@ class XgrammarConstraint:
         self,
         matcher: GrammarMatcher,
         tokenizer: XgrammarTokenizer,
+        *,
+        can_force: bool,
         num_accepted: int = 0,
     ) -> None:
-        """`num_accepted`: how many tokens brought the matcher where it is."""
+        """`can_force`: forced text has an end. `num_accepted`: the matcher's tokens so far."""
         self._matcher = matcher
         self._tokenizer = tokenizer
+        self._can_force = can_force
         self._num_accepted = num_accepted
         self._is_terminated: bool | None = None
         """None before anyone asked for it in the present state."""
@@ -89,7 +92,7 @@ class XgrammarConstraint:
 
     def forced_tokens(self) -> list[int]:
         """See Constraint."""
-        if self.error is not None or self.has_ended:
+        if not self._can_force or self.error is not None or self.has_ended:
             return []
         text = self._matcher.find_jump_forward_string()
         if not text or not self._matcher.accept_string(text):
@@ -116,7 +119,12 @@ class XgrammarConstraint:
 
     def fork(self) -> XgrammarConstraint:
         """See Constraint. (The library's own copies share nothing that changes.)"""
-        return XgrammarConstraint(self._matcher.fork(), self._tokenizer, self._num_accepted)
+        return XgrammarConstraint(
+            self._matcher.fork(),
+            self._tokenizer,
+            can_force=self._can_force,
+            num_accepted=self._num_accepted,
+        )
 
     def captures(self) -> Captures:
         """See Constraint."""

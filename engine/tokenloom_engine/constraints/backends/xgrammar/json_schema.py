@@ -43,7 +43,7 @@ from tokenloom_engine.constraints.backends.xgrammar.strings import translate_str
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.subschema import Path
 
-MAX_SCHEMAS = 10_000
+MAX_SCHEMAS = 4_000
 """Subschemas; the limits bound what compiling takes, which nothing can interrupt."""
 MAX_VALUES = 20_000
 """Values that the different `enum`s list, together."""

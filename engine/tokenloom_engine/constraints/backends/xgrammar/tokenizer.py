@@ -43,8 +43,8 @@ class XgrammarTokenizer:
         """
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         ids = encoding.ids if is_last else encoding.ids[: _num_settled(encoding, text)]
-        texts = [self._texts[id] for id in ids]
-        if not all(texts):
+        texts = [self._texts[id] for id in ids if id < len(self._texts)]
+        if len(texts) < len(ids) or not all(texts):
             return []
         spelled, wanted = b"".join(texts), text.encode()
         return ids if spelled == wanted or (not is_last and wanted.startswith(spelled)) else []
