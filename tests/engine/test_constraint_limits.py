@@ -67,8 +67,9 @@ def test_the_nesting_of_json(
 
 def test_brackets_in_strings_are_not_nesting(make_factory: MakeFactory) -> None:
     factory = make_factory(ConstraintConfig(max_depth=3))
-    factory.validate(ConstraintSpec("choice", json.dumps(["[[[[[[", '\\"{{{{{{'])))
-    factory.validate(ConstraintSpec("regex", r"\[\[\[\[\[\[" + "((((a))))"))
+    choice = ConstraintSpec("choice", json.dumps(["[[[[[[", '\\"{{{{{{']))
+    assert factory.validate(choice) == []
+    assert factory.validate(ConstraintSpec("regex", r"\[\[\[\[\[\[" + "((((a))))")) == []
 
 
 def test_the_items_of_a_step(make_factory: MakeFactory) -> None:
