@@ -263,9 +263,8 @@ async def test_every_form_is_obeyed_however_wild_the_draw(server: Server) -> Non
                 for seed in range(10):
                     for stream in (False, True):
                         tasks.start_soon(partial(ask, form, seed, stream=stream))
-    for (form, seed, stream), text in found.items():
+    for (form, seed, _), text in found.items():
         assert FORMS[form][1](text), (form, seed, text)
-        assert text == found[form, seed, not stream]
     assert len(found) == len(FORMS) * 20
 
 
