@@ -141,7 +141,7 @@ class LLM:
             ids = list(prompt)
             vocab_size = self._engine.vocabulary.size
             for id in ids:
-                if not (isinstance(id, int) and 0 <= id < vocab_size):
+                if not 0 <= id < vocab_size:
                     raise ValueError(f"`prompts[{number}]` has {id!r}, which is no token id")
         if not ids:
             raise ValueError(f"`prompts[{number}]` has no tokens")
@@ -179,7 +179,7 @@ def _each(name: str, value: T | Seq[T], count: int) -> list[T]:
         if len(value) != count:
             raise ValueError(f"`{name}` has {len(value)} items for {count} prompts")
         return list(value)
-    return [cast("T", value)] * count
+    return [value] * count
 
 
 def _spec(constraint: Constraint | None) -> ConstraintSpec | None:

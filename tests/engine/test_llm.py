@@ -16,6 +16,7 @@ import pytest
 from tests.engine.conftest import Encode
 from tokenloom_engine import LLM
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.llm import Prompt
 from tokenloom_engine.messages import LogprobParams, SamplingParams, StoppingParams
 
 SCHEMA = {
@@ -37,7 +38,7 @@ def llm(model_path: Path) -> Iterator[LLM]:
 def test_outputs_come_in_the_order_of_the_prompts(llm: LLM, encode: Encode) -> None:
     """The first runs longest; one prompt is token ids."""
     lengths = [20, 3, 11, 1]
-    prompts = ["Once upon a time", "The sea", encode("One, two,"), "Paris is"]
+    prompts: list[Prompt] = ["Once upon a time", "The sea", encode("One, two,"), "Paris is"]
     outputs = llm.generate(
         prompts,
         stopping=[StoppingParams(max_new_tokens=n, ignore_eos=True) for n in lengths],
