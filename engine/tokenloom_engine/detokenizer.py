@@ -11,6 +11,8 @@ CONTEXT_TOKENS = 6
 """Prompt tokens that are decoded along, so that the first word knows whether a space leads it."""
 MAX_HELD_TOKENS = 8
 """No character has more bytes than four, one token each; what stays undecodable is let go."""
+MAX_CUT_BYTES = 3
+"""Of a character that is cut; some decoders write a replacement for each."""
 
 
 class Detokenizer:
@@ -43,13 +45,16 @@ class Detokenizer:
         return self._give_out(known, text)
 
     def flush(self) -> str:
-        """The text of held tokens at the end; incomplete bytes become U+FFFD."""
+        """The text of held tokens at the end, without the character that is cut in its middle."""
         if self._read == len(self._ids):
             return ""
         decode = self._vocabulary.decode
-        return self._give_out(
+        text = self._give_out(
             decode(self._ids[self._start : self._read]), decode(self._ids[self._start :])
         )
+        for _ in range(MAX_CUT_BYTES):
+            text = text.removesuffix(REPLACEMENT)
+        return text
 
     def _give_out(self, known: str, text: str) -> str:
         self._start, self._read = self._read, len(self._ids)

@@ -19,9 +19,9 @@ FinishReason = Literal["length", "eos_token", "stop_sequence"]
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the next token is chosen from the logits of one sequence.
 
-    Applied in this order: repetition penalty, frequency penalty, logit bias, custom processors,
-    constraint bitmask, temperature, top-k, top-p, typical-p, draw. Each default switches its step
-    off.
+    Applied in this order: repetition penalty, frequency and presence penalty, logit bias, custom
+    processors, constraint bitmask, temperature, min-p, top-k, top-p, typical-p, draw. Each default
+    switches its step off.
     """
 
     greedy: bool = True
@@ -31,10 +31,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     top_k: int = 0
     top_p: float = 1.0
     typical_p: float = 1.0
+    min_p: float = 0.0
+    """Tokens less probable than this share of the most probable one are not drawn."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of every token in prompt or output."""
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit once for each time that it stands in the output."""
+    presence_penalty: float = 0.0
+    """Subtracted from a token's logit if it stands in the output, however often."""
     logit_bias: dict[int, float] = {}
     """Added to the logits of these tokens."""
     seed: int = 0
@@ -47,9 +51,11 @@ class StoppingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     """The text ends with the first of these to appear, which is kept, and nothing follows it."""
+    stop_token_ids: tuple[int, ...] = ()
+    """These end the text as EOS does, also with `ignore_eos`."""
     ignore_eos: bool = False
     min_new_tokens: int = 0
-    """Before so many tokens, neither EOS nor a stop string ends the sequence; a constraint does."""
+    """Before so many tokens, no such token nor a stop string ends the sequence; a constraint does."""
 
 
 class LogprobParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,8 +11,8 @@ from tokenloom_engine.sequence import Sequence
 def apply_penalties(scores: torch.Tensor, sequences: list[Sequence]) -> None:
     """Lower, in place, the scores [rows, V] of tokens that row i's sequence has seen.
 
-    The repetition penalty (Keskar et al.: CTRL, 2019) counts prompt and output, the frequency
-    penalty, as OpenAI defines it, the output alone.
+    The repetition penalty (Keskar et al.: CTRL, 2019) counts prompt and output, the frequency and
+    presence penalties, as OpenAI defines them, the output alone.
     """
     for row, sequence in enumerate(sequences):
         sampling = sequence.submit.sampling
@@ -21,12 +21,12 @@ def apply_penalties(scores: torch.Tensor, sequences: list[Sequence]) -> None:
             seen = scores[row, ids]
             penalty = sampling.repetition_penalty
             scores[row, ids] = torch.where(seen < 0, seen * penalty, seen / penalty)
-        if sampling.frequency_penalty != 0.0 and sequence.num_generated:
+        frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
+        if (frequency or presence) and sequence.num_generated:
             output = np.asarray(sequence.ids[sequence.prompt_len :])
             unique, counts = np.unique(output, return_counts=True)
             ids = _to_tensor(unique, scores.device)
-            weight = _to_tensor(counts, scores.device) * sampling.frequency_penalty
-            scores[row, ids] -= weight
+            scores[row, ids] -= _to_tensor(counts, scores.device) * frequency + presence
 
 
 def apply_logit_bias(scores: torch.Tensor, sequences: list[Sequence]) -> None:
@@ -41,7 +41,7 @@ def suppress_eos(scores: torch.Tensor, sequences: list[Sequence]) -> None:
     """-inf, in place, for the tokens that would end row i's sequence before its minimum length."""
     for row, sequence in enumerate(sequences):
         if sequence.num_generated < sequence.submit.stopping.min_new_tokens:
-            scores[row, list(sequence.eos_token_ids)] = -torch.inf
+            scores[row, list(sequence.end_token_ids)] = -torch.inf
 
 
 def _to_tensor(

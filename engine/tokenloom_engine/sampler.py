@@ -16,6 +16,7 @@ from tokenloom_engine.penalties import apply_logit_bias, apply_penalties, suppre
 from tokenloom_engine.randomness import uniform
 from tokenloom_engine.sequence import Alternative, Choice, Sequence
 from tokenloom_engine.warpers import (
+    apply_min_p,
     apply_temperature,
     apply_top_k,
     apply_top_p,
@@ -196,6 +197,7 @@ def _warp(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=scores.device)
 
     scores = apply_temperature(scores, column(temperatures))
+    scores = apply_min_p(scores, column([p.min_p for p in params]))
     scores = apply_top_k(scores, column([p.top_k for p in params]).long())
     scores = apply_top_p(scores, column([p.top_p for p in params]))
     return apply_typical_p(scores, column([p.typical_p for p in params]))

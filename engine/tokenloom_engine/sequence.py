@@ -97,6 +97,7 @@ class Sequence:
         kind = spec.kind if spec is not None else None
         self._num_repeated = len(spec.prefix) if spec is not None else 0
         """Characters to come that the prompt had already, before token healing backed it up."""
+        self._stop_token_ids = frozenset(submit.stopping.stop_token_ids)
         self._stop = StopStrings(
             submit.stopping.stop, in_json=kind in ("json_schema", "json_object")
         )
@@ -109,9 +110,9 @@ class Sequence:
         self._output = SequenceOutput(submit.id)
 
     @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """The tokens that end a text."""
-        return self._vocabulary.eos_token_ids
+    def end_token_ids(self) -> frozenset[int]:
+        """The tokens that end the text: the vocabulary's EOS, and those of the request."""
+        return self._vocabulary.eos_token_ids | self._stop_token_ids
 
     @property
     def can_suppress(self) -> bool:
@@ -202,7 +203,10 @@ class Sequence:
         if self.is_finished:
             return
         is_eos = choice.id in self._vocabulary.eos_token_ids
-        if is_eos and (self.constraint is not None or not stopping.ignore_eos):
+        if (is_eos and (self.constraint is not None or not stopping.ignore_eos)) or (
+            choice.id in self._stop_token_ids
+            and self.num_generated >= stopping.min_new_tokens
+        ):
             self._finish("eos_token")
         elif self.constraint is not None and self.constraint.is_terminated:
             self._finish("eos_token")  # the grammar is complete; no forward to hear EOS said
@@ -218,8 +222,9 @@ class Sequence:
         if self.started_at is not None:
             most = min(most, MAX_FORCED)
         forced = forced[:most]
-        eos = next((i for i, id in enumerate(forced) if id in self.eos_token_ids), len(forced))
-        forced = forced[: eos + 1]  # a grammar may name such a token; it ends the text as always
+        ends = self.end_token_ids
+        end = next((i for i, id in enumerate(forced) if id in ends), len(forced))
+        forced = forced[: end + 1]  # a grammar may name such a token; it ends the text as always
         if forced and self._advance_constraint(forced):
             self._append_forced(forced)
         if not self.is_finished and self.ending is None and self.constraint.is_terminated:
@@ -268,7 +273,7 @@ class Sequence:
     def _append_forced(self, forced: list[int]) -> None:
         assert self.constraint is not None
         self.ids.extend(forced)
-        if self.constraint.is_terminated or forced[-1] in self.eos_token_ids:
+        if self.constraint.is_terminated or forced[-1] in self.end_token_ids:
             self.ending = "eos_token"
         elif self.num_generated >= self.submit.stopping.max_new_tokens:
             self.ending = "length"
@@ -346,7 +351,7 @@ class Sequence:
         tokens = self._output.tokens
         tail = "" if reason == "stop_sequence" else self._without_prefix(self._detokenizer.flush())
         if tail and tokens and not tokens[-1].special:
-            # Bytes that never became a character: U+FFFD, as the text of the token that cut them.
+            # What was held back with the beginning of a character that never came to its end.
             tokens[-1] = msgspec.structs.replace(tokens[-1], text=tokens[-1].text + tail)
             self._text.append(tail)
         num_tokens = self._num_reported + len(tokens)

@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and typical-p: what narrows the distribution before the draw.
+"""Temperature, min-p, top-k, top-p and typical-p: what narrows the distribution before the draw.
 
 Each takes scores [rows, V] and one setting a row, and returns scores in which what falls away
 is -inf. A row whose setting is off keeps its scores.
@@ -17,6 +17,18 @@ NUCLEUS_GUESS = 1024
 def apply_temperature(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     """Divide by the temperature, [rows]."""
     return scores / temperature.clamp(min=COLDEST).unsqueeze(1)
+
+
+def apply_min_p(scores: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    """Keep what has at least this share of the best token's probability; 0 is off. [rows].
+
+    Min-p sampling: Nguyen et al., Turning Up the Heat, 2024.
+    """
+    if bool((min_p <= 0).all()):
+        return scores
+    # log(0) is -inf, below everything
+    least = scores.amax(dim=1, keepdim=True) + min_p.log().unsqueeze(1)
+    return scores.masked_fill(scores < least, -torch.inf)
 
 
 def apply_top_k(scores: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:

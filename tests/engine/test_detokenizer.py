@@ -35,7 +35,7 @@ def test_every_cut_gives_the_text_so_far(
         joined = "".join(detokenizer.push(id) for id in ids[:end])
         assert text.startswith(joined)
         tail = detokenizer.flush()
-        assert set(tail) <= {"\ufffd"}, "what is held is never a whole character"
+        assert not tail, "what is held is the beginning of a character"
 
 
 def test_special_tokens_keep_their_name_and_disturb_nothing(vocabulary: Vocabulary) -> None:
@@ -52,7 +52,7 @@ def test_bytes_that_are_no_character_do_not_hold_the_stream_for_ever(
     assert lone is not None
     detokenizer = Detokenizer(vocabulary, [])
     text = "".join(detokenizer.push(lone) for _ in range(20)) + detokenizer.flush()
-    assert text == "\ufffd" * 20
+    assert text == "\ufffd" * 17, "only the last three may be a character that was cut"
 
 
 def test_sentencepiece_words_keep_their_spaces() -> None:

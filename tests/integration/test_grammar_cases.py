@@ -78,8 +78,7 @@ async def test_characters_of_many_bytes_arrive_whole(server: Server) -> None:
     async def cut_at(most: int) -> None:
         cut, streamed = await whole_and_streamed(server, grammar=only(text), max_new_tokens=most)
         assert cut == streamed[-1]["generated_text"]
-        assert text.startswith(cut.rstrip("\ufffd")), "of a cut character a replacement is left"
-        assert cut.count("\ufffd") <= 1
+        assert text.startswith(cut), "of a cut character nothing is left"
 
     async with anyio.create_task_group() as tasks:
         for most in range(1, len(pieces)):
