@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
+# Clients that the tests run against the server, unmodified. They need other versions than it does.
+CLIENTS := $(VENV)-clients/.installed $(VENV)-clients-older-hub/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -18,12 +20,12 @@ DEV := $(VENV)/.dev-installed
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
 
-setup: $(DEV) ## Make the virtual environment with everything in it
+setup: $(DEV) $(CLIENTS) ## Make the virtual environments with everything in them
 
 serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
 	@exec $(BIN)/tokenloom serve --port $(PORT) $(ARGS)
 
-test: $(DEV) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
+test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(DEV) ## Format check, lint, and both type checkers
@@ -39,8 +41,8 @@ format: $(DEV) ## Format the code and mend what the linter can
 bench: $(DEV) ## Measure a server under load; options in ARGS="..."
 	@$(BIN)/python -m benchmarks.serving $(ARGS)
 
-clean: ## Remove the virtual environment, caches and build output
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove the virtual environments, caches and build output
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -63,4 +65,12 @@ $(DEV): requirements/xgrammar.txt $(RUNTIME)
 	@echo "==> Installing the development tools"
 	@$(PIP) install -c requirements/torch.txt -e '.[dev]'
 	@$(PIP) install --no-deps -r requirements/xgrammar.txt
+	@touch $@
+
+$(VENV)-clients/.installed: requirements/clients.txt
+$(VENV)-clients-older-hub/.installed: requirements/clients-older-hub.txt
+$(CLIENTS): | $(BIN)/python
+	@echo "==> Installing clients in $(@D)"
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --no-compile -r $<
 	@touch $@
