@@ -175,11 +175,11 @@ def _prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
 
 def _each(name: str, value: T | Seq[T], count: int) -> list[T]:
     """One value a prompt."""
-    if isinstance(value, Seq) and not isinstance(value, str):
-        if len(value) != count:
-            raise ValueError(f"`{name}` has {len(value)} items for {count} prompts")
-        return list(value)
-    return [value] * count
+    if not isinstance(value, Seq):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"`{name}` has {len(value)} items for {count} prompts")
+    return list(value)
 
 
 def _spec(constraint: Constraint | None) -> ConstraintSpec | None:
