@@ -20,10 +20,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """auto, bfloat16, float16 or float32."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    quantize: str | None = None
+    """How weights are kept: int8, or None for as they are in `dtype`."""
     trust_remote_code: bool = False
     attention: str = "auto"
     """auto or the name of a module in `attention/`."""
     num_threads: int | None = None
+    cuda_memory_fraction: float = 1.0
+    """Share of a GPU's memory that this process may take."""
     max_total_tokens: int | None = None
     max_batch_total_tokens: int | None = None
     max_batch_prefill_tokens: int | None = None
@@ -34,3 +38,4 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     constraints: ConstraintConfig = ConstraintConfig()
     json_output: bool = False
+    log_level: str = "info"

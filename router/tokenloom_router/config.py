@@ -19,6 +19,8 @@ class RouterConfig:
     max_input_tokens: int | None = None
     max_total_tokens: int | None = None
     validation_workers: int = 2
+    engine_stall_timeout: float = 30.0
+    """Seconds that the engine may be silent before it is killed and started again."""
     disable_grammar_support: bool = False
     disable_forced_tokens: bool = False
     constraints: ConstraintConfig = ConstraintConfig()

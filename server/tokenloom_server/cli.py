@@ -1,17 +1,19 @@
-"""The command line: `tokenloom serve`."""
+"""The command line: `tokenloom serve`, `tokenloom env`, and `text-generation-launcher`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
 from tokenloom_server.bundled_model import BundledModelError
 from tokenloom_server.configs import engine_config, router_config
+from tokenloom_server.environment_report import environment_report
 from tokenloom_server.flags import add_flags
 from tokenloom_server.settings import Settings
 from tokenloom_server.settings_error import one_line
@@ -31,7 +33,7 @@ class OneLineParser(argparse.ArgumentParser):
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = OneLineParser(prog="tokenloom", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"tokenloom {version('tokenloom')}")
+    _add_version(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     serve = commands.add_parser(
         "serve",
@@ -41,14 +43,42 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         allow_abbrev=False,
     )
+    _add_version(serve)
     add_flags(serve)
+    commands.add_parser("env", help="print what this installation runs on", allow_abbrev=False)
+    return parser
+
+
+def make_launcher_parser() -> argparse.ArgumentParser:
+    """The parser of the command under TGI's name."""
+    parser = OneLineParser(
+        prog="text-generation-launcher",
+        usage="%(prog)s [FLAGS]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        allow_abbrev=False,
+    )
+    _add_version(parser)
+    add_flags(parser)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     flags = vars(make_parser().parse_args(arguments))
-    prog = f"tokenloom {flags.pop('command')}"
+    command = flags.pop("command")
+    if command == "env":
+        sys.stdout.write(environment_report(None))
+        return 0
+    return _serve(f"tokenloom {command}", flags)
+
+
+def launcher(arguments: Sequence[str] | None = None) -> int:
+    """Run `tokenloom serve` under the name of TGI's launcher; returns the exit status."""
+    return _serve("text-generation-launcher", vars(make_launcher_parser().parse_args(arguments)))
+
+
+def _serve(prog: str, flags: dict[str, Any]) -> int:
     try:
         settings = Settings(**flags)
         engine, router = engine_config(settings), router_config(settings)
@@ -56,11 +86,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(prog, one_line(error))
     except BundledModelError as error:
         return _refuse(prog, str(error))
+    if settings.huggingface_hub_cache:
+        # The Hub's library reads it when it is loaded, here and in the engine process.
+        os.environ["HF_HUB_CACHE"] = settings.huggingface_hub_cache
+    if settings.env:
+        sys.stdout.write(environment_report(settings.huggingface_hub_cache))
+        sys.stdout.flush()
 
     # Imported late: --help and a wrong flag need none of the HTTP stack.
     from tokenloom_server.serve import serve
 
     return serve(settings, engine, router)
+
+
+def _add_version(parser: argparse.ArgumentParser) -> None:
+    text = f"tokenloom {version('tokenloom')}"
+    parser.add_argument("-V", "--version", action="version", version=text)
 
 
 def _refuse(prog: str, message: str) -> int:

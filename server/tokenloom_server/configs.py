@@ -16,9 +16,11 @@ def engine_config(settings: Settings) -> EngineConfig:
         revision=settings.revision,
         dtype=settings.dtype,
         device=settings.device,
+        quantize=settings.quantize,
         trust_remote_code=settings.trust_remote_code,
         attention=settings.attention,
         num_threads=settings.num_threads,
+        cuda_memory_fraction=settings.cuda_memory_fraction,
         max_total_tokens=settings.max_total_tokens,
         max_batch_total_tokens=settings.max_batch_total_tokens,
         max_batch_prefill_tokens=settings.max_batch_prefill_tokens,
@@ -28,6 +30,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         block_size=settings.block_size,
         prefix_caching=not settings.disable_prefix_caching,
         json_output=settings.json_output,
+        log_level=settings.log_level,
         constraints=constraint_config(settings),
     )
 
@@ -42,6 +45,7 @@ def router_config(settings: Settings) -> RouterConfig:
         max_input_tokens=settings.max_input_tokens,
         max_total_tokens=settings.max_total_tokens,
         validation_workers=settings.validation_workers,
+        engine_stall_timeout=settings.engine_stall_timeout,
         disable_grammar_support=settings.disable_grammar_support,
         disable_forced_tokens=settings.disable_forced_tokens,
         constraints=constraint_config(settings),

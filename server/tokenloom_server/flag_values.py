@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import ip_address
+from pathlib import Path
 from typing import get_args
+from urllib.parse import urlsplit
 
 from tokenloom_engine.constraints.backends import backend_names
 from tokenloom_engine.constraints.spec import ConstraintKind
 
 OFF = frozenset({"", "n", "no", "f", "false", "off", "0"})
+LEVELS = {"warning": "warn", "critical": "error"}
+"""Other words for levels of logs."""
 
 
 def as_switch(value: object) -> object:
@@ -52,4 +56,33 @@ def as_address(value: str) -> str:
     """An IP address as it stands."""
     if not is_address(value):
         raise ValueError(f"`hostname` must be an IP address, not {value!r}")
+    return value
+
+
+def as_level(value: object) -> object:
+    """A level of logs, in whatever case."""
+    return LEVELS.get(value.lower(), value.lower()) if isinstance(value, str) else value
+
+
+def as_quantization(value: object) -> object:
+    """A quantization that is built."""
+    if value not in (None, "int8"):
+        raise ValueError(f"`quantize` must be 'int8', not {value!r}: no other method is built")
+    return value
+
+
+def as_file(value: str | None) -> str | None:
+    """The path of a file that is there."""
+    if value is not None and not Path(value).expanduser().is_file():
+        raise ValueError(f"`tokenizer_config_path` must be a file, and there is none at {value!r}")
+    return value
+
+
+def as_endpoint(value: str | None) -> str | None:
+    """The address of a collector."""
+    if value is None:
+        return None
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"`otlp_endpoint` must be like http://host:4317, not {value!r}")
     return value

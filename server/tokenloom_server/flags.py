@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any, get_args, get_origin
 
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
+from tokenloom_server.environment import NO_VARIABLE
 from tokenloom_server.settings import Settings
 from tokenloom_server.settings_error import flag_name
 
@@ -23,6 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
+            *_short(field),
             f"--{flag_name(name)}",
             dest=name,
             default=argparse.SUPPRESS,
@@ -32,10 +35,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _group(field: FieldInfo) -> str:
+    return str(_extra(field)["group"])
+
+
+def _short(field: FieldInfo) -> list[str]:
+    short = _extra(field)["short"]
+    return [f"-{short}"] if short else []
+
+
+def _extra(field: FieldInfo) -> JsonDict:
     extra = field.json_schema_extra
     if not isinstance(extra, dict):
         raise TypeError("every setting is made by flag()")
-    return str(extra["group"])
+    return extra
 
 
 def _kind(field: FieldInfo) -> dict[str, Any]:
@@ -57,4 +69,5 @@ def _metavar(field: FieldInfo) -> str:
 def _help(name: str, field: FieldInfo) -> str:
     shown = isinstance(field.default, str | int | float) and field.default is not False
     default = f" (default: {field.default})" if shown else ""
-    return f"{field.description}{default} [{name.upper()}]".replace("%", "%%")
+    variable = "" if name in NO_VARIABLE else f" [{name.upper()}]"
+    return f"{field.description}{default}{variable}".replace("%", "%%")

@@ -17,18 +17,22 @@ from tokenloom_router.errors import EngineStartError
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.router import Router
 from tokenloom_server.app import create_app
+from tokenloom_server.environment import ignored_hostname, ignored_variables
 from tokenloom_server.http_server import HttpServer
 from tokenloom_server.listener import PortError, bind
-from tokenloom_server.settings import Settings, ignored_hostname
+from tokenloom_server.settings import Settings
+from tokenloom_server.tgi_flags import remarks
 
 logger = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, engine: EngineConfig, router_config: RouterConfig) -> int:
     """Serve until a signal ends it. Returns the exit status."""
-    configure_logging(json_output=settings.json_output)
+    configure_logging(json_output=settings.json_output, level=settings.log_level)
     if "hostname" not in settings.model_fields_set and (name := ignored_hostname()):
         logger.warning("Invalid hostname %s, defaulting to %s", name, settings.hostname)
+    for line in (*remarks(settings.given), *ignored_variables()):
+        logger.warning("%s", line)
     logger.info("Loading %s", engine.model_id)
     metrics = Metrics()
     return run(settings, Router(router_config, engine, metrics), metrics)

@@ -1,32 +1,41 @@
-"""The server's settings: one field a flag. The only place that reads the environment."""
+"""The server's settings: one field a flag."""
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
 from tokenloom_engine.constraints.spec import ConstraintKind
+from tokenloom_server.environment import Environment
 from tokenloom_server.flag_values import (
     as_address,
     as_backends,
+    as_endpoint,
+    as_file,
+    as_level,
     as_list,
+    as_quantization,
     as_switch,
-    is_address,
 )
+from tokenloom_server.tgi_flags import refusal
 
 Switch = Annotated[bool, BeforeValidator(as_switch)]
+MaybeSwitch = Annotated[bool | None, BeforeValidator(as_switch)]
+Level = Annotated[Literal["trace", "debug", "info", "warn", "error"], BeforeValidator(as_level)]
+File = Annotated[str | None, AfterValidator(as_file)]
+Endpoint = Annotated[str | None, AfterValidator(as_endpoint)]
+Quantization = Annotated[Literal["int8"] | None, BeforeValidator(as_quantization)]
 Address = Annotated[str, AfterValidator(as_address)]
 Backends = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
-Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
+Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
+Numbers = Annotated[tuple[int, ...], NoDecode, BeforeValidator(as_list)]
 
 MODEL = "Model"
 HTTP = "HTTP server"
@@ -34,6 +43,8 @@ LIMITS = "Limits of a request"
 BATCHING = "Batching and memory"
 ENGINE = "Engine"
 CONSTRAINTS = "Constraints"
+OPERATION = "Operation"
+TGI = "Flags of TGI without a use here"
 
 
 def flag(
@@ -44,29 +55,11 @@ def flag(
     gt: int | None = None,
     ge: int | None = None,
     le: int | None = None,
+    short: str | None = None,
 ) -> Any:  # noqa: ANN401 (the field's own annotation says more)
-    """One setting, and the bounds of its value."""
-    extra: dict[str, JsonValue] = {"group": group}
+    """One setting, the bounds of its value, and the flag's short form."""
+    extra: dict[str, JsonValue] = {"group": group, "short": short}
     return Field(default, description=description, json_schema_extra=extra, gt=gt, ge=ge, le=le)
-
-
-class Environment(EnvSettingsSource):
-    """The environment variables, without a HOSTNAME that is a name.
-
-    Containers set HOSTNAME to the container's name. It is not meant for us then.
-    """
-
-    def __call__(self) -> dict[str, Any]:
-        values = super().__call__()
-        if ignored_hostname() is not None:
-            values.pop("hostname", None)
-        return values
-
-
-def ignored_hostname() -> str | None:
-    """HOSTNAME, where it is set to something else than an IP address."""
-    hostname = os.environ.get("HOSTNAME")
-    return None if not hostname or is_address(hostname) else hostname
 
 
 class Settings(BaseSettings):
@@ -89,24 +82,27 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = flag(
         "auto", MODEL, "auto is bfloat16 where the device has it in hardware, else float32"
     )
+    quantize: Quantization = flag(None, MODEL, "how to keep the weights: int8; without it in dtype")
     trust_remote_code: Switch = flag(False, MODEL, "run the code that comes with a Hub model")
+    tokenizer_config_path: File = flag(
+        None, MODEL, "a tokenizer_config.json to take the chat template from, not the model's"
+    )
+    huggingface_hub_cache: str | None = flag(
+        None, MODEL, "folder that Hub models are kept in; without it the Hub library's own"
+    )
 
     hostname: Address = flag("0.0.0.0", HTTP, "IP address to listen on")
-    port: int = flag(3000, HTTP, "port to listen on; 0 takes a free one", ge=0, le=65535)
+    port: int = flag(3000, HTTP, "port to listen on; 0 takes a free one", ge=0, le=65535, short="p")
     api_key: str | None = flag(
         None, HTTP, "generating and tokenizing then need `Authorization: Bearer API_KEY`"
     )
-    cors_allow_origin: Origins = flag(
+    cors_allow_origin: Texts = flag(
         (), HTTP, "origin that browsers may call from, may be repeated; without it any"
     )
     payload_limit: int = flag(2_000_000, HTTP, "largest request body in bytes", gt=0)
-    graceful_termination_timeout: int = flag(
-        90, HTTP, "seconds that running requests get to finish at shutdown", ge=0
-    )
     compute_type: str | None = flag(
         None, HTTP, "value of the response header x-compute-type; without it 1-DEVICE"
     )
-    json_output: Switch = flag(False, HTTP, "write logs as JSON, one object a line")
 
     max_concurrent_requests: int = flag(
         128, LIMITS, "requests at once; a further one is answered 429", gt=0
@@ -120,6 +116,13 @@ class Settings(BaseSettings):
     max_best_of: int = flag(2, LIMITS, "largest `best_of`", gt=0)
     max_stop_sequences: int = flag(4, LIMITS, "most strings in `stop`", ge=0)
     max_top_n_tokens: int = flag(5, LIMITS, "largest `top_n_tokens`", ge=0)
+    max_client_batch_size: int = flag(
+        4, LIMITS, "most prompts in one request of /v1/completions", gt=0
+    )
+    watermark_gamma: FiniteFloat = flag(
+        0.5, LIMITS, "share of the vocabulary that `watermark` prefers", gt=0, le=1
+    )
+    watermark_delta: FiniteFloat = flag(2.0, LIMITS, "by how much `watermark` prefers it")
     validation_workers: int = flag(2, LIMITS, "threads that validate and tokenize", gt=0)
 
     max_batch_prefill_tokens: int | None = flag(
@@ -147,6 +150,40 @@ class Settings(BaseSettings):
     attention: Literal["auto", "sdpa"] = flag("auto", ENGINE, "attention back end")
     num_threads: int | None = flag(
         None, ENGINE, "CPU threads of the engine; without it as the machine has cores", gt=0
+    )
+    cuda_memory_fraction: FiniteFloat = flag(
+        1.0, ENGINE, "share of the GPU's memory that the engine may take", gt=0, le=1
+    )
+    engine_stall_timeout: FiniteFloat = flag(
+        30.0,
+        ENGINE,
+        "seconds that the engine may make no progress before it is killed and started again",
+        ge=2,
+    )
+
+    graceful_termination_timeout: int = flag(
+        90,
+        OPERATION,
+        "seconds that running requests get to finish at shutdown",
+        ge=0,
+        short="g",
+    )
+    env: Switch = flag(
+        False, OPERATION, "print what this installation runs on, then go on", short="e"
+    )
+    json_output: Switch = flag(False, OPERATION, "write logs as JSON, one object a line")
+    log_level: Level = flag("info", OPERATION, "least important messages that are logged")
+    otlp_endpoint: Endpoint = flag(
+        None,
+        OPERATION,
+        "send spans to this OpenTelemetry collector, as http://host:4317 (gRPC) or "
+        "http://host:4318/v1/traces (HTTP)",
+    )
+    otlp_service_name: str = flag(
+        "text-generation-inference.router", OPERATION, "name of the service in the spans"
+    )
+    usage_stats: Literal["on", "off", "no-stack"] = flag(
+        "off", OPERATION, "no usage statistics are sent, whatever this says"
     )
 
     disable_grammar_support: Switch = flag(False, CONSTRAINTS, "refuse requests with a grammar")
@@ -177,6 +214,26 @@ class Settings(BaseSettings):
         gt=0,
     )
 
+    max_input_length: int | None = flag(None, TGI, "older name of --max-input-tokens")
+    sharded: MaybeSwitch = flag(None, TGI, "true is refused: one engine runs on one device")
+    num_shard: int | None = flag(None, TGI, "more than 1 is refused", gt=0)
+    speculate: int | None = flag(None, TGI, "more than 0 is refused", ge=0)
+    lora_adapters: Texts = flag((), TGI, "refused")
+    rope_scaling: Literal["linear", "dynamic"] | None = flag(None, TGI, "refused")
+    rope_factor: FiniteFloat | None = flag(None, TGI, "refused")
+    ngrok: Switch = flag(False, TGI, "refused")
+    ngrok_authtoken: str | None = flag(None, TGI, "no effect")
+    ngrok_edge: str | None = flag(None, TGI, "no effect")
+    kv_cache_dtype: Literal["auto", "fp8_e4m3fn", "fp8_e5m2"] | None = flag(None, TGI, "no effect")
+    cuda_graphs: Numbers = flag((), TGI, "no effect")
+    disable_custom_kernels: Switch = flag(False, TGI, "no effect")
+    enable_prefill_logprobs: Switch = flag(False, TGI, "no effect: they are always there")
+    weights_cache_override: str | None = flag(None, TGI, "no effect")
+    prometheus_port: int | None = flag(None, TGI, "no effect: metrics are on the server's own port")
+    shard_uds_path: str | None = flag(None, TGI, "no effect")
+    master_addr: str | None = flag(None, TGI, "no effect")
+    master_port: int | None = flag(None, TGI, "no effect")
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -189,6 +246,19 @@ class Settings(BaseSettings):
         """The flags first, then the environment."""
         return init_settings, Environment(settings_cls)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_older_names(cls, given: dict[str, Any]) -> dict[str, Any]:
+        older, newer = given.get("max_input_length"), given.get("max_input_tokens")
+        if older is None:
+            return given
+        if newer is not None:
+            raise ValueError(
+                f"both `max_input_tokens` ({newer}) and its older name `max_input_length` "
+                f"({older}) are set: give `max_input_tokens` alone"
+            )
+        return {**given, "max_input_tokens": older}
+
     @model_validator(mode="after")
     def _refuse_impossible_combinations(self) -> Settings:
         if not _less(self.max_input_tokens, self.max_total_tokens):
@@ -200,7 +270,14 @@ class Settings(BaseSettings):
                     f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {total}"
                 )
         as_backends(self.constraint_backend)  # raises
+        if reason := refusal(self.given):
+            raise ValueError(reason)
         return self
+
+    @property
+    def given(self) -> dict[str, object]:
+        """What was set, by a flag or a variable."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
     @property
     def backends(self) -> dict[ConstraintKind, str]:

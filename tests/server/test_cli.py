@@ -3,13 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from tokenloom_server.cli import main
+from tokenloom_server.cli import launcher, main
 from tokenloom_server.settings import Settings
 
-ISSUE_FLAGS = [
+TGI_FLAGS = [
     "model-id",
     "revision",
     "dtype",
@@ -34,12 +35,47 @@ ISSUE_FLAGS = [
     "api-key",
     "payload-limit",
     "graceful-termination-timeout",
+    "quantize",
+    "speculate",
+    "kv-cache-dtype",
+    "sharded",
+    "num-shard",
+    "max-input-length",
+    "cuda-graphs",
+    "prometheus-port",
+    "shard-uds-path",
+    "master-addr",
+    "master-port",
+    "huggingface-hub-cache",
+    "weights-cache-override",
+    "disable-custom-kernels",
+    "cuda-memory-fraction",
+    "rope-scaling",
+    "rope-factor",
+    "otlp-endpoint",
+    "otlp-service-name",
+    "watermark-gamma",
+    "watermark-delta",
+    "ngrok",
+    "ngrok-authtoken",
+    "ngrok-edge",
+    "tokenizer-config-path",
+    "env",
+    "max-client-batch-size",
+    "lora-adapters",
+    "usage-stats",
+    "enable-prefill-logprobs",
 ]
+"""All of TGI's launcher."""
 
 
 def run_main(*arguments: str) -> int:
+    return run(main, *arguments)
+
+
+def run(command: Callable[[Sequence[str]], int], *arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
-        sys.exit(main(arguments))
+        sys.exit(command(arguments))
     assert isinstance(ended.value.code, int)
     return ended.value.code
 
@@ -49,18 +85,47 @@ def test_help_shows_every_flag_in_a_group(capsys: pytest.CaptureFixture[str]) ->
     text = " ".join(capsys.readouterr().out.split())
     for name, field in Settings.model_fields.items():
         assert f"--{name.replace('_', '-')}" in text
-        assert f"[{name.upper()}]" in text
+        assert (f"[{name.upper()}]" in text) == (name != "env")
         assert isinstance(field.json_schema_extra, dict)
         assert f"{field.json_schema_extra['group']}:" in text
         assert field.description
     assert "(default: 3000) [PORT]" in text
     assert "(default: 0.0) [WAITING_SERVED_RATIO]" in text
-    assert all(f"--{flag} " in text for flag in ISSUE_FLAGS)
+    assert all(f"--{flag} " in text for flag in TGI_FLAGS)
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_main("--version") == 0
+@pytest.mark.parametrize("arguments", [["--version"], ["-V"], ["serve", "-V"]])
+def test_version(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run_main(*arguments) == 0
     assert capsys.readouterr().out.startswith("tokenloom ")
+
+
+def test_the_launcher_has_the_flags_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(launcher, "-h") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"--{flag} " in text for flag in TGI_FLAGS)
+    assert "-p N, --port N" in text
+    assert "-e, --env" in text
+    assert "-g N, --graceful-termination-timeout N" in text
+    assert run(launcher, "-V") == 0
+    assert capsys.readouterr().out.startswith("tokenloom ")
+    assert run(launcher, "-p", "x") == 2
+    assert capsys.readouterr().err == (
+        "text-generation-launcher: error: `port` must be an integer, not 'x' (--port, PORT)\n"
+    )
+
+
+def test_the_environment_report_tells_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_TOKEN", "API_KEY", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "do not tell")
+    assert run_main("env") == 0
+    report = capsys.readouterr().out
+    facts = dict(line.split(":", 1) for line in report.splitlines())
+    assert {"tokenloom", "Python", "platform", "CPU", "GPU 0", "torch", "Hub models"} <= set(facts)
+    assert facts["torch"].strip()[0].isdigit()
+    assert "do not tell" not in report
 
 
 @pytest.mark.parametrize(
@@ -68,7 +133,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["serve", "--prot", "1"], "unrecognized arguments: --prot 1"),
         (["serve", "--por", "1"], "unrecognized arguments: --por 1"),
-        (["serve", "--port"], "argument --port: expected one argument"),
+        (["serve", "--port"], "argument -p/--port: expected one argument"),
         (["serve", "--port", "x"], "`port` must be an integer, not 'x'"),
         (["serve", "--max-batch-size", "0"], "`max_batch_size` must be > 0"),
         (
@@ -76,6 +141,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             "`max_input_tokens` must be < `max_total_tokens`",
         ),
         (["serve", "--trust-remote-code=1"], "ignored explicit argument '1'"),
+        (["serve", "--sharded", "true"], "a model cannot be spread over several devices here"),
         (["frobnicate"], "invalid choice: 'frobnicate'"),
         ([], "the following arguments are required: COMMAND"),
     ],

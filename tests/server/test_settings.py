@@ -7,8 +7,10 @@ from pydantic import ValidationError
 
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_server.configs import engine_config, router_config
-from tokenloom_server.settings import Settings, ignored_hostname
+from tokenloom_server.environment import SAGEMAKER, ignored_hostname, ignored_variables
+from tokenloom_server.settings import Settings
 from tokenloom_server.settings_error import one_line
+from tokenloom_server.tgi_flags import NO_EFFECT, remarks
 
 TGI_DEFAULTS = {
     "revision": None,
@@ -32,13 +34,26 @@ TGI_DEFAULTS = {
     "disable_grammar_support": False,
     "payload_limit": 2_000_000,
     "graceful_termination_timeout": 90,
+    "max_client_batch_size": 4,
+    "quantize": None,
+    "sharded": None,
+    "num_shard": None,
+    "cuda_memory_fraction": 1.0,
+    "otlp_endpoint": None,
+    "otlp_service_name": "text-generation-inference.router",
+    "watermark_gamma": 0.5,
+    "watermark_delta": 2.0,
+    "ngrok": False,
+    "lora_adapters": (),
 }
+OTHER_VARIABLES = ("PREFIX_CACHING", "PREFILL_CHUNKING", "USE_FLASH_ATTENTION")
 
 
 @pytest.fixture(autouse=True)
 def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Settings.model_fields:
-        monkeypatch.delenv(name.upper(), raising=False)
+    names = [name.upper() for name in Settings.model_fields]
+    for name in (*names, *SAGEMAKER.values(), *OTHER_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
 
 
 def flags(**given: object) -> dict[str, Any]:
@@ -130,6 +145,27 @@ def test_a_hostname_that_is_a_name_is_left_out(monkeypatch: pytest.MonkeyPatch) 
         ({"waiting_served_ratio": "much"}, "`waiting_served_ratio` must be a number, not 'much'"),
         ({"dtype": "int3"}, "`dtype` must be 'auto', 'bfloat16', 'float16' or 'float32'"),
         ({"hostname": "a.b"}, "`hostname` must be an IP address, not 'a.b' (--hostname, HOSTNAME)"),
+        (
+            {"max_input_length": "7", "max_input_tokens": "7"},
+            "both `max_input_tokens` (7) and its older name `max_input_length` (7) are set",
+        ),
+        ({"quantize": "awq"}, "`quantize` must be 'int8', not 'awq': no other method is built"),
+        ({"kv_cache_dtype": "int4"}, "`kv_cache_dtype` must be 'auto', 'fp8_e4m3fn' or"),
+        ({"sharded": "true"}, "a model cannot be spread over several devices here"),
+        ({"num_shard": "2"}, "a model cannot be spread over several devices here"),
+        ({"num_shard": "0"}, "`num_shard` must be > 0 (--num-shard, NUM_SHARD)"),
+        ({"speculate": "2"}, "`speculate` is not built"),
+        ({"ngrok": "true"}, "`ngrok` is not built"),
+        ({"lora_adapters": "a,b=/c"}, "`lora_adapters` is not built"),
+        ({"rope_scaling": "linear"}, "`rope_scaling` and `rope_factor` are not built"),
+        ({"rope_factor": "2"}, "`rope_scaling` and `rope_factor` are not built"),
+        ({"tokenizer_config_path": "/nowhere"}, "`tokenizer_config_path` must be a file"),
+        ({"otlp_endpoint": "collector:4317"}, "`otlp_endpoint` must be like http://host:4317"),
+        ({"usage_stats": "some"}, "`usage_stats` must be 'on', 'off' or 'no-stack'"),
+        ({"cuda_memory_fraction": "1.5"}, "`cuda_memory_fraction` must be <= 1"),
+        ({"watermark_gamma": "0"}, "`watermark_gamma` must be > 0"),
+        ({"engine_stall_timeout": "1"}, "`engine_stall_timeout` must be >= 2"),
+        ({"log_level": "loud"}, "`log_level` must be 'trace', 'debug', 'info', 'warn' or 'error'"),
         ({"port": "a\nb"}, "`port` must be an integer, not 'a\\nb' (--port, PORT)"),
     ],
 )
@@ -175,6 +211,10 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
         "disable_grammar_support": "1",
         "disable_forced_tokens": "1",
         "json_output": "1",
+        "log_level": "WARNING",
+        "quantize": "int8",
+        "cuda_memory_fraction": "0.5",
+        "engine_stall_timeout": "17",
     }
     settings = Settings(**given)
     engine, router = engine_config(settings), router_config(settings)
@@ -185,13 +225,84 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
     assert (engine.max_batch_size, engine.max_waiting_tokens) == (12, 13)
     assert (engine.waiting_served_ratio, engine.block_size) == (1.4, 15)
     assert (engine.max_total_tokens, engine.prefix_caching) == (8, False)
-    assert engine.json_output
+    assert (engine.json_output, engine.log_level) == (True, "warn")
+    assert (engine.quantize, engine.cuda_memory_fraction) == ("int8", 0.5)
+    assert router.engine_stall_timeout == 17
     assert (router.max_concurrent_requests, router.max_best_of) == (3, 4)
     assert (router.max_stop_sequences, router.max_top_n_tokens) == (5, 6)
     assert (router.max_input_tokens, router.max_total_tokens) == (7, 8)
     assert router.validation_workers == 9
     assert router.disable_grammar_support
     assert router.disable_forced_tokens
+
+
+def test_sagemakers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_MODEL_ID", "hub/model")
+    monkeypatch.setenv("HF_MODEL_REVISION", "v1")
+    monkeypatch.setenv("SM_NUM_GPUS", "1")
+    monkeypatch.setenv("HF_MODEL_QUANTIZE", "int8")
+    monkeypatch.setenv("HF_MODEL_TRUST_REMOTE_CODE", "true")
+    settings = Settings()
+    assert (settings.model_id, settings.revision, settings.num_shard) == ("hub/model", "v1", 1)
+    assert (settings.quantize, settings.trust_remote_code) == ("int8", True)
+    monkeypatch.setenv("MODEL_ID", "other/model")
+    assert Settings().model_id == "other/model"
+    monkeypatch.setenv("SM_NUM_GPUS", "4")
+    with pytest.raises(ValidationError, match="several devices"):
+        Settings()
+
+
+def test_tgis_other_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENV", "production")
+    assert not Settings().env
+    monkeypatch.setenv("ATTENTION", "paged")
+    monkeypatch.setenv("PREFILL_CHUNKING", "0")
+    monkeypatch.setenv("USE_FLASH_ATTENTION", "true")
+    assert Settings().attention == "auto"
+    attention, chunking = ignored_variables()
+    assert attention.startswith("ATTENTION=paged has no effect")
+    assert chunking.startswith("PREFILL_CHUNKING=0 has no effect")
+    monkeypatch.setenv("PREFIX_CACHING", "0")
+    assert Settings().disable_prefix_caching
+    monkeypatch.setenv("PREFIX_CACHING", "true")
+    assert not Settings().disable_prefix_caching
+
+
+def test_the_older_name_of_max_input_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_INPUT_LENGTH", "7")
+    settings = Settings()
+    assert settings.max_input_tokens == 7
+    assert [*remarks(settings.given)] == [
+        "--max-input-length is an older name of --max-input-tokens"
+    ]
+
+
+def test_flags_without_effect_say_so_if_they_are_given() -> None:
+    given = flags(
+        cuda_graphs="1,2,4",
+        disable_custom_kernels="true",
+        enable_prefill_logprobs="true",
+        kv_cache_dtype="fp8_e5m2",
+        master_addr="localhost",
+        master_port="29500",
+        ngrok_authtoken="token",
+        ngrok_edge="edge",
+        prometheus_port="9000",
+        shard_uds_path="/tmp/shard",
+        weights_cache_override="/weights",
+        usage_stats="on",
+        num_shard="1",
+        sharded="false",
+        speculate="0",
+        max_batch_size="4",
+    )
+    lines = [*remarks(Settings(**given).given)]
+    assert len(lines) == len(NO_EFFECT)
+    for name in NO_EFFECT:
+        assert sum(line.startswith(f"--{name.replace('_', '-')} has no effect: ") for line in lines)
+    assert [*remarks(Settings().given)] == []
+    quiet = flags(cuda_graphs="0", kv_cache_dtype="auto", disable_custom_kernels="false")
+    assert [*remarks(Settings(**quiet).given)] == []
 
 
 def test_the_flags_of_constraints_reach_both_parts() -> None:

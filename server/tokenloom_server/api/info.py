@@ -57,7 +57,7 @@ def info_body(router: Router, settings: Settings) -> InfoBody:
         "max_batch_size": model.max_batch_size,
         "max_waiting_tokens": settings.max_waiting_tokens,
         "validation_workers": settings.validation_workers,
-        "max_client_batch_size": 1,  # no route takes several prompts in one request
+        "max_client_batch_size": settings.max_client_batch_size,
         "logits_processors": model.logits_processors,
         "router": "text-generation-router",  # by this name TGI's clients know the dialect
         "version": version("tokenloom"),

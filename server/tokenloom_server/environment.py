@@ -1,0 +1,64 @@
+"""The environment variables that are settings. The only place that reads the environment."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pydantic_settings import EnvSettingsSource
+
+from tokenloom_server.flag_values import as_switch, is_address
+
+SAGEMAKER = {
+    "model_id": "HF_MODEL_ID",
+    "revision": "HF_MODEL_REVISION",
+    "num_shard": "SM_NUM_GPUS",
+    "quantize": "HF_MODEL_QUANTIZE",
+    "trust_remote_code": "HF_MODEL_TRUST_REMOTE_CODE",
+}
+"""Settings, and the variables that SageMaker sets for them."""
+NO_VARIABLE = frozenset({"env"})
+"""Settings that are flags alone: ENV is often set, and for other ends."""
+TGI_ATTENTION = frozenset({"paged", "flashdecoding", "flashdecoding-ipex", "flashinfer"})
+"""What TGI's variable ATTENTION names."""
+
+
+class Environment(EnvSettingsSource):
+    """The variable of each setting, and those that mean a setting under another name.
+
+    Without what is not meant for us: HOSTNAME where it is a name (containers set it to their
+    own), and ATTENTION where it names an implementation of TGI's.
+    """
+
+    def __call__(self) -> dict[str, Any]:
+        values = super().__call__()
+        for field in NO_VARIABLE:
+            values.pop(field, None)
+        if ignored_hostname() is not None:
+            values.pop("hostname", None)
+        if values.get("attention") in TGI_ATTENTION:
+            del values["attention"]
+        for field, name in SAGEMAKER.items():
+            if text := os.environ.get(name):
+                values.setdefault(field, text)
+        if caching := os.environ.get("PREFIX_CACHING"):
+            values.setdefault("disable_prefix_caching", not as_switch(caching))
+        return values
+
+
+def ignored_hostname() -> str | None:
+    """HOSTNAME, where it is set to something else than an IP address."""
+    hostname = os.environ.get("HOSTNAME")
+    return None if not hostname or is_address(hostname) else hostname
+
+
+def ignored_variables() -> list[str]:
+    """TGI's variables that are set and change nothing here, and why: one line each."""
+    lines = []
+    if (attention := os.environ.get("ATTENTION")) in TGI_ATTENTION:
+        lines.append(f"ATTENTION={attention} has no effect: --attention names what there is here")
+    for name in ("PREFILL_CHUNKING", "USE_FLASH_ATTENTION"):
+        text = os.environ.get(name)
+        if text and not as_switch(text):
+            lines.append(f"{name}={text} has no effect: there is no other way here")
+    return lines

@@ -1,0 +1,53 @@
+"""TGI's flags that have no effect here, and those that are refused because silence would harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+NO_EFFECT = {
+    "cuda_graphs": "forward passes are not captured in graphs",
+    "disable_custom_kernels": "own kernels are checked against the model when it is loaded",
+    "enable_prefill_logprobs": "`decoder_input_details` always brings them",
+    "kv_cache_dtype": "the KV cache has the model's dtype",
+    "master_addr": "there are no shards to meet",
+    "master_port": "there are no shards to meet",
+    "ngrok_authtoken": "there is no tunnel",
+    "ngrok_edge": "there is no tunnel",
+    "prometheus_port": "the metrics are at /metrics of the server's own port",
+    "shard_uds_path": "there are no shards to meet",
+    "weights_cache_override": "--model-id takes a local folder",
+}
+"""And why."""
+AS_IT_IS_HERE = {"cuda_graphs": (0,), "kv_cache_dtype": "auto", "disable_custom_kernels": False}
+"""Values that ask for what happens anyway."""
+
+
+def remarks(given: Mapping[str, object]) -> Iterator[str]:
+    """One line for each flag that was given and has no effect."""
+    for name, value in given.items():
+        if name in NO_EFFECT and value != AS_IT_IS_HERE.get(name, False):
+            yield f"--{name.replace('_', '-')} has no effect: {NO_EFFECT[name]}"
+    if given.get("max_input_length") is not None:
+        yield "--max-input-length is an older name of --max-input-tokens"
+
+
+def refusal(given: Mapping[str, object]) -> str | None:
+    """Why a flag cannot be met, if its user would be harmed by going on without it."""
+    num_shard = given.get("num_shard")
+    if given.get("sharded") or (isinstance(num_shard, int) and num_shard > 1):
+        return (
+            "a model cannot be spread over several devices here: start one server a device, "
+            "without `sharded` and with `num_shard` 1 or unset"
+        )
+    if given.get("speculate"):
+        return "`speculate` is not built: leave it out, or give 0"
+    if given.get("ngrok"):
+        return "`ngrok` is not built: run a tunnel of your own to the server's port"
+    if given.get("lora_adapters"):
+        return "`lora_adapters` is not built: merge the adapter into the model's weights"
+    if given.get("rope_scaling") is not None or given.get("rope_factor") is not None:
+        return (
+            "`rope_scaling` and `rope_factor` are not built: set the rotary embedding's parameters "
+            "in the model's config.json"
+        )
+    return None
