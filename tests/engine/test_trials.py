@@ -14,7 +14,7 @@ import pytest
 from tokenloom_engine.constraints.base import InvalidConstraintError, TokenizerFacts
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
-from tokenloom_engine.constraints.trials.messages import FrameBuffer, Trial, Verdict, frame
+from tokenloom_engine.constraints.trials.messages import Trial, Verdict, frame
 from tokenloom_engine.constraints.trials.process import MAX_SLOW
 from tokenloom_engine.constraints.trials.trials import (
     Admission,
@@ -23,6 +23,7 @@ from tokenloom_engine.constraints.trials.trials import (
     TrialsEndedError,
 )
 from tokenloom_engine.constraints.trials.worker import MAX_TRIALS
+from tokenloom_engine.frames import FrameBuffer
 
 TIMEOUT_SECONDS = 2.0
 

@@ -14,7 +14,8 @@ import psutil
 
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
-from tokenloom_engine.constraints.trials.messages import FrameBuffer, Trial, Verdict, frame
+from tokenloom_engine.constraints.trials.messages import Trial, Verdict, frame
+from tokenloom_engine.frames import FrameBuffer
 
 MAX_MEMORY = 512 * 2**20
 """Bytes that a worker may take besides what it has from the trial process."""

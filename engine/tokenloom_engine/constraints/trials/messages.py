@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 from tokenloom_engine.constraints.base import TokenizerFacts
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.frames import framed
 
-LENGTH_BYTES = 4
 TOO_SLOW = "it takes too long to compile"
 TOO_LARGE = "it is too large or too deeply nested to compile"
 
@@ -50,25 +48,6 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """False: it holds only if the worker does not come to say more."""
 
 
-class FrameBuffer:
-    """Cuts a stream of bytes into the messages that `frame` put in it."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yields the messages that are whole now."""
-        self._bytes += data
-        while len(self._bytes) >= LENGTH_BYTES:
-            end = LENGTH_BYTES + int.from_bytes(self._bytes[:LENGTH_BYTES], "little")
-            if len(self._bytes) < end:
-                return
-            message = bytes(self._bytes[LENGTH_BYTES:end])
-            del self._bytes[:end]
-            yield message
-
-
 def frame(message: TrialSettings | Trial | Withdrawal | Verdict) -> bytes:
     """The message as msgpack, behind its length."""
-    encoded = msgspec.msgpack.encode(message)
-    return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded
+    return framed(msgspec.msgpack.encode(message))

@@ -17,7 +17,6 @@ import msgspec
 
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.trials.messages import (
-    FrameBuffer,
     Trial,
     TrialSettings,
     Verdict,
@@ -25,6 +24,7 @@ from tokenloom_engine.constraints.trials.messages import (
     frame,
 )
 from tokenloom_engine.constraints.trials.worker import Worker
+from tokenloom_engine.frames import FrameBuffer
 
 MAX_QUICK = max(2, os.cpu_count() or 1)
 """Trials at once that have not turned out slow."""

@@ -23,13 +23,13 @@ from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.constraints.trials.messages import (
     TOO_SLOW,
-    FrameBuffer,
     Trial,
     TrialSettings,
     Verdict,
     Withdrawal,
     frame,
 )
+from tokenloom_engine.frames import FrameBuffer
 
 COMMAND = (sys.executable, "-m", "tokenloom_engine.constraints.trials.process")
 MAX_VERDICTS = 2048

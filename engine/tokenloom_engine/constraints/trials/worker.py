@@ -14,11 +14,11 @@ from tokenloom_engine.constraints.trials.child import serve_trials
 from tokenloom_engine.constraints.trials.messages import (
     TOO_LARGE,
     TOO_SLOW,
-    FrameBuffer,
     Trial,
     Verdict,
     frame,
 )
+from tokenloom_engine.frames import FrameBuffer
 
 MAX_TRIALS = 100
 """After so many a worker is replaced by a fresh one, in case memory leaks."""
