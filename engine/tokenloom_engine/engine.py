@@ -16,6 +16,7 @@ from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
 from tokenloom_engine.constraints.masks import wait_for
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.logits_processors import LogitsProcessors, ProcessorContext, ProcessorError
+from tokenloom_engine.memory import limit_cuda_memory
 from tokenloom_engine.messages import (
     EngineStats,
     ModelInfo,
@@ -27,6 +28,7 @@ from tokenloom_engine.model_runner import ModelRunner
 from tokenloom_engine.sampler import Draws, RowChoices, Sampler
 from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
 from tokenloom_engine.sequence import Sequence
+from tokenloom_engine.watermark import Watermark
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         """Load the model. Raises LoadError."""
         self._config = config
+        limit_cuda_memory(config.cuda_memory_fraction)
         self._runner = ModelRunner(config)
         self._processors = _load_processors(self._runner)
         self.model: ModelInfo = msgspec.structs.replace(
@@ -49,7 +52,9 @@ class Engine:
         )
         self.vocabulary = self._runner.vocabulary
         self._constraints = _load_constraints(self._runner, config)
-        self._sampler = Sampler(self.vocabulary.size)
+        self._sampler = Sampler(
+            self.vocabulary.size, Watermark(config.watermark_gamma, config.watermark_delta)
+        )
         blocks = BlockManager(
             self._runner.num_blocks, config.block_size, prefix_caching=config.prefix_caching
         )
@@ -110,6 +115,7 @@ class Engine:
                 self._advance(rows, self._run(rows))
             except Exception as error:
                 logger.exception("a step failed; its sequences end")
+                self._stats.failed = True
                 self._fail(rows, f"{type(error).__name__}: {error}")
         else:
             self._wait_for_masks(

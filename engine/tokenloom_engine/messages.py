@@ -20,8 +20,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How the next token is chosen from the logits of one sequence.
 
     Applied in this order: repetition penalty, frequency and presence penalty, logit bias, custom
-    processors, constraint bitmask, temperature, min-p, top-k, top-p, typical-p, draw. Each default
-    switches its step off.
+    processors, watermark, constraint bitmask, temperature, min-p, top-k, top-p, typical-p, draw.
+    Each default switches its step off.
     """
 
     greedy: bool = True
@@ -41,6 +41,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Subtracted from a token's logit if it stands in the output, however often."""
     logit_bias: dict[int, float] = {}
     """Added to the logits of these tokens."""
+    watermark: bool = False
+    """Prefer tokens that a detector can count, by the engine's gamma and delta."""
     seed: int = 0
     """With the token's position, the only input of the random draw. 0 <= seed < 2**64."""
 
@@ -179,6 +181,8 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     forced_tokens: int = 0
     merges: int = 0
     """Sequences that joined a batch which was already running."""
+    failed: bool = False
+    """The step broke off with an error, and its sequences ended."""
     step_seconds: float = 0.0
     forward_seconds: float = 0.0
     mask_seconds: float = 0.0
@@ -230,4 +234,8 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     """One line for the operator."""
 
 
-Outbound = Ready | StepOutputs | Fatal
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Engine to front: the loop goes round, though there was nothing to say for a while."""
+
+
+Outbound = Ready | StepOutputs | Heartbeat | Fatal

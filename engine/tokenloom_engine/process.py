@@ -11,18 +11,29 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import msgspec
 import zmq
 
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.logs import configure_logging
-from tokenloom_engine.messages import Abort, Fatal, Inbound, Outbound, Ready, Submit
+from tokenloom_engine.messages import (
+    Abort,
+    Fatal,
+    Heartbeat,
+    Inbound,
+    Outbound,
+    Ready,
+    Submit,
+)
 
 logger = logging.getLogger(__name__)
 
 COMPILE_POLL_MS = 2
 """How often an otherwise idle engine looks whether a constraint has compiled."""
+HEARTBEAT_SECONDS = 0.5
+"""How long an engine is silent at most, unless it is stuck in a step."""
 
 
 class EngineProcess:
@@ -36,6 +47,7 @@ class EngineProcess:
         self._socket.connect(address)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Inbound)
+        self._sent_at = 0.0
 
     def run(self) -> int:
         """Load, then serve until the process is ended. Returns an exit code."""
@@ -61,10 +73,13 @@ class EngineProcess:
                 outputs = engine.step()
                 if outputs.outputs or outputs.stats.batch_tokens:
                     self._send(outputs)
+            if time.monotonic() >= self._sent_at + HEARTBEAT_SECONDS:
+                self._send(Heartbeat())
 
     def _receive(self, has_work: bool, is_compiling: bool) -> list[Submit | Abort]:
-        """All messages that are there; waits for one if there is nothing else to do."""
-        wait = 0 if has_work else COMPILE_POLL_MS if is_compiling else None
+        """All messages that are there; waits a while if there is nothing else to do."""
+        idle_ms = int(1000 * HEARTBEAT_SECONDS)
+        wait = 0 if has_work else COMPILE_POLL_MS if is_compiling else idle_ms
         messages = []
         while self._socket.poll(wait):
             messages.append(self._decoder.decode(self._socket.recv()))
@@ -73,6 +88,7 @@ class EngineProcess:
 
     def _send(self, message: Outbound) -> None:
         self._socket.send(self._encoder.encode(message))
+        self._sent_at = time.monotonic()
 
 
 def main() -> int:

@@ -16,7 +16,16 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from tokenloom_engine.messages import Abort, Fatal, Inbound, ModelInfo, Outbound, Ready, StepOutputs
+from tokenloom_engine.messages import (
+    Abort,
+    Fatal,
+    Heartbeat,
+    Inbound,
+    ModelInfo,
+    Outbound,
+    Ready,
+    StepOutputs,
+)
 from tokenloom_router.engine_metrics import EngineMetrics
 from tokenloom_router.entry import Entry
 from tokenloom_router.errors import GenerationError, UnavailableError
@@ -37,6 +46,8 @@ class EngineClient:
         self._entries: dict[int, Entry] = {}
         self._socket: zmq.asyncio.Socket | None = None
         self._is_ready = False
+        self.num_received = 0
+        """Messages so far. An engine that makes progress sends some all the time."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Outbound)
         metrics.watch_max_tokens(self._running_max_tokens)
@@ -83,6 +94,7 @@ class EngineClient:
         assert socket is not None, "receive() runs inside connected()"
         while True:
             data = await socket.recv()
+            self.num_received += 1
             try:
                 message = self._decoder.decode(data)
             except msgspec.DecodeError:
@@ -95,6 +107,8 @@ class EngineClient:
                     self._is_ready = True
                     self._metrics.loaded(model)
                     on_ready(model)
+                case Heartbeat():
+                    pass
                 case Fatal(reason):
                     return reason
 

@@ -53,12 +53,16 @@ class EngineProcess:
         """Return when the process has ended, in whatever way."""
         await self._process.wait()
 
+    def kill(self) -> None:
+        """End the process at once. It may be stopped or stuck."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+
     async def stop(self) -> None:
         """Ask the process to end; kill it if it does not."""
         assert self._process.stdin is not None
         await self._process.stdin.aclose()
         with anyio.move_on_after(STOP_SECONDS):
             await self._process.wait()
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
+        self.kill()
         await self._process.aclose()

@@ -48,7 +48,9 @@ class Router:
         self._metrics = metrics
         self._permits = Permits(config.max_concurrent_requests)
         self._client = EngineClient(metrics.engine)
-        self._supervisor = EngineSupervisor(engine, self._client, metrics.engine, engine_command)
+        self._supervisor = EngineSupervisor(
+            engine, self._client, metrics.engine, config.engine_stall_timeout, engine_command
+        )
         self._model: ModelInfo | None = None
         self._validation: Validation | None = None
         self._is_draining = False

@@ -26,6 +26,8 @@ FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 10.0
 HEALTHY_SECONDS = 60.0
 """An engine that served for so long gets the first backoff again."""
+STALL_TICKS = 10
+"""In how many parts the time is watched in which an engine may be silent."""
 LAST_WORDS_SECONDS = 0.05
 """How long messages of a process that has ended may still be under way."""
 
@@ -40,12 +42,17 @@ class EngineSupervisor:
         config: EngineConfig,
         client: EngineClient,
         metrics: EngineMetrics,
+        stall_seconds: float,
         command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
-        """`command` takes two more arguments: the address and the settings as JSON."""
+        """`command` takes two more arguments: the address and the settings as JSON.
+
+        An engine that was ready and then says nothing for `stall_seconds` is ended.
+        """
         self._config = config
         self._client = client
         self._metrics = metrics
+        self._stall_seconds = stall_seconds
         self._command = command
         self._ready_at: float | None = None
         self.pid: int | None = None
@@ -107,10 +114,35 @@ class EngineSupervisor:
                 await anyio.sleep(LAST_WORDS_SECONDS)
                 tasks.cancel_scope.cancel()
 
+            async def watch_progress() -> None:
+                nonlocal reason
+                await self._stall()
+                reason = f"engine process made no progress for {self._stall_seconds:g} s"
+                logger.error(
+                    "The engine process is silent, and ended for that. If its steps take so long "
+                    "on this machine, give it more time: --engine-stall-timeout"
+                )
+                process.kill()
+                tasks.cancel_scope.cancel()
+
             tasks.start_soon(watch)
+            tasks.start_soon(watch_progress)
             reason = await self._client.receive(on_ready)
             tasks.cancel_scope.cancel()
         return reason or process.ending
+
+    async def _stall(self) -> None:
+        """Return when a ready engine has been silent for too long.
+
+        Silent ticks are counted, and not seconds, so that a front that was itself stopped for a
+        while does not take that for the engine's silence.
+        """
+        num_silent, num_received = 1, -1
+        while num_silent < STALL_TICKS:
+            await anyio.sleep(self._stall_seconds / STALL_TICKS)
+            is_silent = self._client.is_ready and self._client.num_received == num_received
+            num_silent = num_silent + 1 if is_silent else 1
+            num_received = self._client.num_received
 
     def _served_seconds(self) -> float:
         return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at

@@ -35,6 +35,7 @@ from tokenloom_engine.messages import (
     EngineStats,
     Fatal,
     Finish,
+    Heartbeat,
     Inbound,
     ModelInfo,
     Outbound,
@@ -46,6 +47,7 @@ from tokenloom_engine.messages import (
 )
 
 STEP_SECONDS = 0.002
+HEARTBEAT_SECONDS = 0.1
 
 
 def main() -> None:
@@ -102,9 +104,11 @@ class Double:
         self._decoder: msgspec.msgpack.Decoder[Inbound] = msgspec.msgpack.Decoder(Inbound)
         self._rows: dict[int, Row] = {}
         self._aborted: list[int] = []
+        self._sent_at = 0.0
 
     def send(self, message: Outbound) -> None:
         self._socket.send(msgspec.msgpack.encode(message))
+        self._sent_at = time.monotonic()
 
     def model(self) -> ModelInfo:
         config = self._config
@@ -138,6 +142,8 @@ class Double:
                 step_seconds=STEP_SECONDS,
             )
             self.send(StepOutputs(outputs, stats))
+        elif time.monotonic() > self._sent_at + HEARTBEAT_SECONDS:
+            self.send(Heartbeat())
         time.sleep(STEP_SECONDS)
 
     def _drain_inbox(self) -> None:

@@ -86,6 +86,44 @@ async def test_the_last_words_of_an_engine_are_heard(run_router: RunRouter) -> N
         assert num_outputs == 499
 
 
+async def test_an_engine_that_makes_no_progress_is_ended_and_started_again(
+    run_router: RunRouter, metrics: Metrics
+) -> None:
+    errors: list[str] = []
+    async with run_router(engine_stall_timeout=1.0) as router:
+        pid = pid_of(router)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(fails, router, order("hang"), errors)
+                tasks.start_soon(fails, router, order("slow"), errors)
+                await until_submitted(metrics, 2)
+                os.kill(pid, signal.SIGSTOP)
+        assert (
+            errors
+            == [
+                "Request failed during generation: engine process made no progress for 1 s",
+            ]
+            * 2
+        )
+        assert not router.is_ready
+        await until(lambda: not is_running(pid))
+        await until(lambda: router.is_ready)
+        await router.generate(PLAIN)
+    assert samples(metrics)["tgi_engine_restarts"] == 1
+
+
+async def test_an_idle_or_busy_engine_is_not_stalled(
+    run_router: RunRouter, metrics: Metrics
+) -> None:
+    async with run_router(engine_stall_timeout=1.0) as router:
+        pid = pid_of(router)
+        await anyio.sleep(1.5)
+        async with router.stream(order("hang", max_new_tokens=2000)):
+            await anyio.sleep(1.5)
+        assert pid_of(router) == pid
+    assert samples(metrics)["tgi_engine_restarts"] == 0
+
+
 async def test_a_later_engine_gets_the_limits_of_the_first(run_router: RunRouter) -> None:
     async with run_router() as router:
         before = router.model

@@ -24,6 +24,7 @@ from tokenloom_engine.messages import (
     EngineStats,
     Fatal,
     Finish,
+    Heartbeat,
     Inbound,
     ModelInfo,
     Outbound,
@@ -35,6 +36,7 @@ from tokenloom_engine.messages import (
 )
 
 STEP_SECONDS = 0.002
+HEARTBEAT_SECONDS = 0.1
 
 
 class ScriptedEngine:
@@ -46,9 +48,11 @@ class ScriptedEngine:
         self._decoder: msgspec.msgpack.Decoder[Inbound] = msgspec.msgpack.Decoder(Inbound)
         self._scripts: dict[int, Iterator[SequenceOutput]] = {}
         self._num_aborted = 0
+        self._sent_at = 0.0
 
     def send(self, message: Outbound) -> None:
         self._socket.send(msgspec.msgpack.encode(message))
+        self._sent_at = time.monotonic()
 
     def step(self) -> None:
         while self._socket.poll(0):
@@ -60,6 +64,8 @@ class ScriptedEngine:
         outputs = [_next(id, script) for id, script in self._scripts.items()]
         if any(outputs):
             self.send(StepOutputs([output for output in outputs if output], EngineStats()))
+        elif time.monotonic() > self._sent_at + HEARTBEAT_SECONDS:
+            self.send(Heartbeat())
         time.sleep(STEP_SECONDS)
 
     def _script(self, submit: Submit) -> Iterator[SequenceOutput]:
