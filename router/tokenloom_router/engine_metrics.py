@@ -10,6 +10,8 @@ from tokenloom_engine.messages import EngineStats, ModelInfo
 from tokenloom_router.histogram import COUNT_BUCKETS, SECONDS_BUCKETS, WeightedHistogram
 
 _METHODS = ("prefill", "decode")
+_CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
+"""TGI's. Here sequences join a running batch without a wait, as its chunking does."""
 
 
 class EngineMetrics:
@@ -29,13 +31,17 @@ class EngineMetrics:
         if stats.batch_tokens:
             method = "prefill" if stats.prefill_sequences else "decode"
             self._inference_count[method].inc()
-            self._inference_success[method].inc()
-            self._inference_seconds[method].observe(stats.step_seconds)
-            self._forward_seconds[method].observe(stats.forward_seconds)
+            if stats.failed:
+                self._inference_failure[method].inc()
+            else:
+                self._inference_success[method].inc()
+                self._inference_seconds[method].observe(stats.step_seconds)
+                self._forward_seconds[method].observe(stats.forward_seconds)
+                self._decode_seconds[method].observe(stats.step_seconds - stats.forward_seconds)
         if stats.prefill_sequences:
             self._next_size.observe(stats.prefill_sequences)
         if stats.merges:
-            self._concat.inc()
+            self._concat["chunking"].inc()
         self._rare(stats)
 
     def waited(self, seconds: float, count: int) -> None:
@@ -98,13 +104,14 @@ class EngineMetrics:
 
         self._inference_count = by_method("tgi_batch_inference_count", "Steps computed.")
         self._inference_success = by_method("tgi_batch_inference_success", "Steps that succeeded.")
+        self._inference_failure = by_method("tgi_batch_inference_failure", "Steps that failed.")
         concat = Counter(
             "tgi_batch_concat",
             "Steps in which sequences joined a running batch.",
             ["reason"],
             registry=self._registry,
         )
-        self._concat = concat.labels("chunking")
+        self._concat = {reason: concat.labels(reason) for reason in _CONCAT_REASONS}
         self._prefix_hits = counter(
             "tgi_prefix_cache_hit_tokens", "Prompt tokens that the prefix cache had."
         )
@@ -120,14 +127,24 @@ class EngineMetrics:
         def seconds(name: str, help_text: str) -> Histogram:
             return Histogram(name, help_text, buckets=SECONDS_BUCKETS, registry=self._registry)
 
-        def by_method(name: str, help_text: str) -> dict[str, Histogram]:
+        def by_method(
+            name: str, help_text: str, methods: tuple[str, ...] = _METHODS
+        ) -> dict[str, Histogram]:
             metric = Histogram(
                 name, help_text, ["method"], buckets=SECONDS_BUCKETS, registry=self._registry
             )
-            return {method: metric.labels(method) for method in _METHODS}
+            return {method: metric.labels(method) for method in methods}
 
         self._inference_seconds = by_method("tgi_batch_inference_duration", "Seconds of a step.")
         self._forward_seconds = by_method("tgi_batch_forward_duration", "Seconds of a forward.")
+        self._decode_seconds = by_method(
+            "tgi_batch_decode_duration", "Seconds of a step beside its forward: sampling, text."
+        )
+        # A packed batch is made anew for each step, so these two have nothing to measure.
+        by_method("tgi_batch_filter_duration", "Always empty: what ended is left out for free.")
+        by_method(
+            "tgi_batch_concat_duration", "Always empty: what is new joins for free.", ("decode",)
+        )
         self._mask_seconds = seconds(
             "tgi_batch_mask_duration", "Seconds in which a step's bitmasks were filled."
         )

@@ -19,6 +19,11 @@ COUNT_BUCKETS = tuple(
 """For numbers of tokens and sequences: four buckets an octave, up to 229,376."""
 
 
+def linear_buckets(largest: int) -> list[float]:
+    """TGI's buckets for lengths: a hundred, up to the largest there can be."""
+    return [largest / 100 * number for number in range(1, 101)]
+
+
 class WeightedHistogram(Collector):
     """For what is measured once a step for all its sequences. Not for use in many threads."""
 
@@ -27,10 +32,14 @@ class WeightedHistogram(Collector):
     ) -> None:
         self._name = name
         self._help_text = help_text
+        self.set_buckets(buckets)
+        registry.register(self)
+
+    def set_buckets(self, buckets: Sequence[float]) -> None:
+        """Begin anew, with these upper bounds."""
         self._bounds = [*buckets, float("inf")]
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
-        registry.register(self)
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count `value`, `count` times."""

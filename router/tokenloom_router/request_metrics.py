@@ -10,10 +10,24 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from tokenloom_engine.messages import Finish
 from tokenloom_router.errors import RequestError
-from tokenloom_router.histogram import COUNT_BUCKETS, SECONDS_BUCKETS, WeightedHistogram
+from tokenloom_router.histogram import (
+    COUNT_BUCKETS,
+    SECONDS_BUCKETS,
+    WeightedHistogram,
+    linear_buckets,
+)
+from tokenloom_router.limits import Limits
 from tokenloom_router.request import Timings, ValidRequest
 
-_FAILURES = ("overloaded", "validation", "generation", "incomplete", "unavailable", "dropped")
+_FAILURES = (
+    "overloaded",
+    "validation",
+    "template",
+    "generation",
+    "incomplete",
+    "unavailable",
+    "dropped",
+)
 _SHORT = {"incomplete_generation": "incomplete"}
 """Error types whose label is not their own name."""
 
@@ -62,6 +76,16 @@ class RequestMetrics:
             "tgi_request_max_new_tokens", "Tokens that a request may generate."
         )
         self._generated_tokens = tokens("tgi_request_generated_tokens", "Tokens generated.")
+        self._skipped_tokens = tokens(
+            "tgi_request_skipped_tokens",
+            "Tokens of a request for which the model was not asked: a constraint forced them.",
+        )
+
+    def limited(self, limits: Limits) -> None:
+        """Take the buckets of lengths from what requests may ask for, before the first one."""
+        self._input_length.set_buckets(linear_buckets(limits.max_input_tokens))
+        for metric in (self._max_new_tokens, self._generated_tokens):
+            metric.set_buckets(linear_buckets(limits.max_total_tokens))
 
     @contextmanager
     def track(self, timings: Timings) -> Iterator[RequestRecord]:
@@ -95,6 +119,7 @@ class RequestMetrics:
     def _succeeded(self, finish: Finish, timings: Timings) -> None:
         self._success.inc()
         self._generated_tokens.observe(finish.generated_tokens)
+        self._skipped_tokens.observe(finish.forced_tokens)
         self._duration.observe(timings.total_seconds)
         self._validation.observe(timings.validation_seconds)
         self._queue.observe(timings.queue_seconds)

@@ -4,10 +4,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from tokenloom_engine.messages import EngineStats, Finish
+from tokenloom_engine.messages import EngineStats, Finish, ModelInfo
+from tokenloom_router.config import RouterConfig
 from tokenloom_router.errors import GenerationError, IncompleteGenerationError, OverloadedError
 from tokenloom_router.exposition import render
 from tokenloom_router.histogram import WeightedHistogram
+from tokenloom_router.limits import Limits
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.request import Timings
 
@@ -29,6 +31,14 @@ def test_all_are_there_from_the_start(metrics: Metrics) -> None:
         "tgi_request_success",
         'tgi_request_failure{err="overloaded"}',
         'tgi_request_failure{err="dropped"}',
+        'tgi_request_failure{err="template"}',
+        "tgi_request_skipped_tokens_count",
+        'tgi_batch_inference_failure{method="decode"}',
+        'tgi_batch_decode_duration_count{method="prefill"}',
+        'tgi_batch_filter_duration_bucket{method="decode",le="+Inf"}',
+        'tgi_batch_concat_duration_sum{method="decode"}',
+        'tgi_batch_concat{reason="wait_exceeded"}',
+        'tgi_batch_concat{reason="backpressure"}',
         "tgi_request_duration_count",
         "tgi_request_validation_duration_sum",
         "tgi_request_queue_duration_sum",
@@ -81,7 +91,7 @@ def test_labels_are_escaped() -> None:
 
 def test_a_finished_request(metrics: Metrics, finished: Timings) -> None:
     with metrics.requests.track(finished) as record:
-        record.finish = Finish("length", "text", 4, 0)
+        record.finish = Finish("length", "text", 4, 3)
     found = samples(metrics)
     assert found["tgi_request_count"] == found["tgi_request_success"] == 1
     assert found["tgi_request_duration_sum"] == 5.0
@@ -91,6 +101,7 @@ def test_a_finished_request(metrics: Metrics, finished: Timings) -> None:
     assert found["tgi_request_mean_time_per_token_duration_sum"] == 1.0
     assert found["tgi_request_time_to_first_token_duration_sum"] == 2.0
     assert found["tgi_request_generated_tokens_sum"] == 4
+    assert found["tgi_request_skipped_tokens_sum"] == 3
 
 
 def test_each_request_is_counted_once(metrics: Metrics, finished: Timings) -> None:
@@ -110,6 +121,28 @@ def test_each_request_is_counted_once(metrics: Metrics, finished: Timings) -> No
     assert found["tgi_request_success"] == found["tgi_request_duration_count"] == 0
     for err, number in (("overloaded", 1), ("generation", 1), ("incomplete", 1), ("dropped", 2)):
         assert found[f'tgi_request_failure{{err="{err}"}}'] == number
+
+
+def test_lengths_have_tgis_buckets(metrics: Metrics, model: ModelInfo) -> None:
+    metrics.requests.limited(Limits.resolve(RouterConfig(max_input_tokens=1000), model))
+    found = samples(metrics)
+    for name, largest in (("input_length", 1000), ("generated_tokens", 2048)):
+        bounds = [
+            float(line.split('"')[1])
+            for line in found
+            if line.startswith(f"tgi_request_{name}_bucket")
+        ]
+        assert bounds[:100] == [largest / 100 * number for number in range(1, 101)]
+        assert bounds[100:] == [float("inf")]
+
+
+def test_a_failed_step(metrics: Metrics) -> None:
+    metrics.engine.step(EngineStats(batch_tokens=3, decode_sequences=3, failed=True))
+    found = samples(metrics)
+    assert found['tgi_batch_inference_count{method="decode"}'] == 1
+    assert found['tgi_batch_inference_failure{method="decode"}'] == 1
+    assert found['tgi_batch_inference_success{method="decode"}'] == 0
+    assert found['tgi_batch_forward_duration_count{method="decode"}'] == 0
 
 
 def test_a_step(metrics: Metrics) -> None:
@@ -139,6 +172,7 @@ def test_a_step(metrics: Metrics) -> None:
     assert found['tgi_batch_inference_success{method="decode"}'] == 1
     assert found['tgi_batch_inference_duration_sum{method="prefill"}'] == 0.5
     assert found['tgi_batch_forward_duration_sum{method="prefill"}'] == 0.25
+    assert found['tgi_batch_decode_duration_sum{method="prefill"}'] == 0.25
     assert found["tgi_batch_next_size_sum"] == 1
     assert found['tgi_batch_concat{reason="chunking"}'] == 1
     assert found["tgi_prefix_cache_hit_tokens"] == 32
