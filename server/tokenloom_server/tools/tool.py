@@ -1,0 +1,52 @@
+"""A tool that the model may call, and which calls a request allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Choice = Literal["auto", "none", "required"]
+NO_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function of the client's."""
+
+    number: int
+    """Its place among the request's tools."""
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """The JSON Schema of its arguments; None if it takes none."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of the JSON object with its arguments."""
+        if self.parameters is None:
+            return NO_PARAMETERS
+        return {"type": "object", **self.parameters}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """The tools that an answer may call, and whether it must."""
+
+    tools: tuple[Tool, ...] = ()
+    """All that the model is told of."""
+    mode: Choice = "none"
+    only: str | None = None
+    """The one tool that must be called."""
+    several: bool = True
+    """Whether an answer may have more than one call."""
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """Those that may be called."""
+        if self.mode == "none":
+            return ()
+        return tuple(tool for tool in self.tools if self.only in (None, tool.name))
