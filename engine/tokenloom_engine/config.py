@@ -25,6 +25,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False
     attention: str = "auto"
     """auto or the name of a module in `attention/`."""
+    disable_custom_kernels: bool = False
+    """Compute with torch alone."""
     num_threads: int | None = None
     cuda_memory_fraction: float = 1.0
     """Share of a GPU's memory that this process may take."""
@@ -36,6 +38,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     waiting_served_ratio: float = 0.0
     block_size: int = 32
     prefix_caching: bool = True
+    watermark_gamma: float = 0.5
+    """Share of the vocabulary that a watermark prefers."""
+    watermark_delta: float = 2.0
+    """By how much it does."""
     constraints: ConstraintConfig = ConstraintConfig()
     json_output: bool = False
     log_level: str = "info"

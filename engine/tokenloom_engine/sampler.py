@@ -22,6 +22,7 @@ from tokenloom_engine.warpers import (
     apply_top_p,
     apply_typical_p,
 )
+from tokenloom_engine.watermark import Watermark
 
 
 @dataclass(slots=True)
@@ -76,9 +77,10 @@ class _Place:
 class Sampler:
     """Draws tokens and reads log-probabilities. Has no state."""
 
-    def __init__(self, num_tokens: int) -> None:
+    def __init__(self, num_tokens: int, watermark: Watermark) -> None:
         """`num_tokens`: ids from here on are padding of the logits and are never drawn."""
         self._num_tokens = num_tokens
+        self._watermark = watermark
 
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: list[Row], draws: Draws) -> list[RowChoices]:
@@ -120,6 +122,7 @@ class Sampler:
         apply_penalties(scores, sequences)
         apply_logit_bias(scores, sequences)
         self._apply_processors(scores, places)
+        self._watermark.apply(scores, sequences)
         suppress_eos(scores, sequences)
         _apply_bitmasks(scores, raw, lasts, places)
         return scores

@@ -6,7 +6,7 @@ They are TGI's, in TGI's order and words, so that its clients meet the errors th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -21,13 +21,22 @@ MAX_LOGITS_PROCESSORS = 8
 MAX_ARGS_DEPTH = 16
 """Nesting of a logits processor's arguments."""
 MAX_STOP_CHARACTERS = 4096
+MAX_STOP_TOKEN_IDS = 128
+MAX_BIASES = 1024
+"""Each costs time in every step."""
 _FLOAT32_MAX = 3.4028234663852886e38
 _FLOAT32_TINY = 1.1754943508222875e-38
 
 
 def is_sampling(request: GenerateRequest) -> bool:
     """Whether the request asks for draws: `do_sample`, or any parameter that shapes one."""
-    shaping = (request.temperature, request.top_k, request.top_p, request.typical_p)
+    shaping = (
+        request.temperature,
+        request.top_k,
+        request.top_p,
+        request.typical_p,
+        request.min_p,
+    )
     return request.do_sample or any(value is not None for value in shaping)
 
 
@@ -63,20 +72,20 @@ def validate_parameters(request: GenerateRequest, limits: Limits) -> None:
     _validate_numbers(request)
     _validate_logit_bias(request.logit_bias, limits.vocab_size)
     _validate_stop(request.stop, limits)
+    _validate_stop_token_ids(request.stop_token_ids, limits)
     _validate_logits_processors(request.logits_processors, limits)
     _validate_seed(request.seed, best_of)
     top_n_tokens = request.logprobs.top_n_tokens
-    if not 0 <= top_n_tokens <= limits.max_top_n_tokens:
-        raise ValidationError(
-            f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {top_n_tokens}"
-        )
+    most = request.max_top_n_tokens or 0
+    most = max(most, limits.max_top_n_tokens)
+    if not 0 <= top_n_tokens <= most:
+        raise ValidationError(f"`top_n_tokens` must be >= 0 and <= {most}. Given: {top_n_tokens}")
     _validate_inputs(request, limits)
 
 
 def sampling_params(request: GenerateRequest, seed: int | None, limits: Limits) -> SamplingParams:
     """Translate validated parameters for the engine. `seed` is None if nothing is drawn."""
     repetition_penalty = 1.0 if request.repetition_penalty is None else request.repetition_penalty
-    frequency_penalty = request.frequency_penalty or 0.0
     return SamplingParams(
         greedy=not is_sampling(request),
         temperature=1.0 if request.temperature is None else request.temperature,
@@ -84,9 +93,12 @@ def sampling_params(request: GenerateRequest, seed: int | None, limits: Limits) 
         top_k=min(request.top_k or 0, limits.vocab_size),
         top_p=1.0 if request.top_p is None else request.top_p,
         typical_p=1.0 if request.typical_p is None else request.typical_p,
+        min_p=request.min_p or 0.0,
         repetition_penalty=repetition_penalty,
-        frequency_penalty=frequency_penalty,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        presence_penalty=request.presence_penalty or 0.0,
         logit_bias=request.logit_bias,
+        watermark=request.watermark,
         seed=0 if seed is None else seed,
     )
 
@@ -103,11 +115,12 @@ def validate_text(name: str, *texts: str) -> None:
 def _validate_numbers(request: GenerateRequest) -> None:
     _strictly_positive_number("temperature", request.temperature)
     _strictly_positive_number("repetition_penalty", request.repetition_penalty)
-    penalty = _finite("frequency_penalty", request.frequency_penalty)
-    if penalty is not None and not -2.0 <= penalty <= 2.0:
-        raise ValidationError("`frequency_penalty` must be >= -2.0 and <= 2.0")
+    _penalty("frequency_penalty", request.frequency_penalty)
+    _penalty("presence_penalty", request.presence_penalty)
     _probability("top_p", request.top_p)
     _probability("typical_p", request.typical_p)
+    if (min_p := _finite("min_p", request.min_p)) is not None and not 0.0 <= min_p <= 1.0:
+        raise ValidationError("`min_p` must be >= 0.0 and <= 1.0")
     _strictly_positive_count("top_k", request.top_k)
     _strictly_positive_count("max_new_tokens", request.max_new_tokens)
     _validate_min_new_tokens(request)
@@ -122,15 +135,29 @@ def _validate_min_new_tokens(request: GenerateRequest) -> None:
 
 
 def _validate_logit_bias(bias: dict[int, float], vocab_size: int) -> None:
-    for id, value in bias.items():
-        if not 0 <= id < vocab_size:
-            raise ValidationError(
-                f"`logit_bias` must have token ids >= 0 and < {vocab_size}. Given: {id}"
-            )
+    if len(bias) > MAX_BIASES:
+        raise ValidationError(
+            f"`logit_bias` supports up to {MAX_BIASES} tokens. Given: {len(bias)}"
+        )
+    _validate_ids("logit_bias", bias, vocab_size)
+    for value in bias.values():
         if not -100.0 <= value <= 100.0:
             raise ValidationError(
                 f"`logit_bias` must have values >= -100 and <= 100. Given: {value}"
             )
+
+
+def _validate_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    for id in ids:
+        if not 0 <= id < vocab_size:
+            raise ValidationError(
+                f"`{name}` must have token ids >= 0 and < {vocab_size}. Given: {id}"
+            )
+
+
+def _penalty(name: str, value: float | None) -> None:
+    if (number := _finite(name, value)) is not None and not -2.0 <= number <= 2.0:
+        raise ValidationError(f"`{name}` must be >= -2.0 and <= 2.0")
 
 
 def _finite(name: str, value: float | None) -> float | None:
@@ -165,6 +192,14 @@ def _validate_stop(stop: tuple[str, ...], limits: Limits) -> None:
     if "" in stop:
         raise ValidationError("`stop` cannot contain an empty string")
     validate_text("stop", *stop)
+
+
+def _validate_stop_token_ids(ids: Sequence[int], limits: Limits) -> None:
+    if len(ids) > MAX_STOP_TOKEN_IDS:
+        raise ValidationError(
+            f"`stop_token_ids` supports up to {MAX_STOP_TOKEN_IDS} tokens. Given: {len(ids)}"
+        )
+    _validate_ids("stop_token_ids", ids, limits.vocab_size)
 
 
 def _validate_logits_processors(specs: Sequence[LogitsProcessorSpec], limits: Limits) -> None:
@@ -219,7 +254,11 @@ def _validate_seed(seed: int | None, best_of: int) -> None:
 
 
 def _validate_inputs(request: GenerateRequest, limits: Limits) -> None:
-    if not request.inputs:
+    if request.prompt_ids is not None:
+        if not request.prompt_ids:
+            raise ValidationError("`inputs` cannot be empty")
+        _validate_ids("inputs", request.prompt_ids, limits.vocab_size)
+    elif request.chat is None and not request.inputs:
         raise ValidationError("`inputs` cannot be empty")
     validate_text("inputs", request.inputs)
     truncate = request.truncate

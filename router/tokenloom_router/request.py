@@ -33,6 +33,7 @@ class GenerateRequest:
     ignore_eos: bool = False
     min_new_tokens: int = 0
     logit_bias: dict[int, float] = field(default_factory=dict)
+    watermark: bool = False
     seed: int | None = None
     truncate: int | None = None
     constraint: ConstraintSpec | None = None

@@ -29,6 +29,8 @@ def engine_config(settings: Settings) -> EngineConfig:
         waiting_served_ratio=settings.waiting_served_ratio,
         block_size=settings.block_size,
         prefix_caching=not settings.disable_prefix_caching,
+        watermark_gamma=settings.watermark_gamma,
+        watermark_delta=settings.watermark_delta,
         json_output=settings.json_output,
         log_level=settings.log_level,
         constraints=constraint_config(settings),

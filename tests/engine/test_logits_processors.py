@@ -35,6 +35,7 @@ from tokenloom_engine.messages import LogitsProcessorSpec, LogprobParams, Submit
 from tokenloom_engine.sampler import RowChoices, Sampler
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
+from tokenloom_engine.watermark import Watermark
 
 V = 64
 CONTEXT = ProcessorContext(vocab_size=V, eos_token_ids=(2,), tokenizer_file="", device="cpu")
@@ -221,7 +222,7 @@ class Samples:
         last = len(sequences) - 1
         draws = {row: bitmask if row == last else None for row in range(len(sequences))}
         rows = [Row(s, len(s.ids) - 1, 1, is_prefill=False) for s in sequences]
-        return Sampler(num_tokens).sample(logits.expand(len(rows), V), rows, draws)
+        return Sampler(num_tokens, Watermark(0.5, 2.0)).sample(logits.expand(len(rows), V), rows, draws)
 
 
 class Write:
@@ -281,7 +282,7 @@ def test_the_minimum_length_and_the_constraint_outrank_processors(samples: Sampl
     none_left = samples.sequence(write({3: -torch.inf, 4: -torch.inf}))
     choices = samples.draw(LOGITS, none_left, allowed=[3, 4])
     assert [c.drawn.id for c in choices if c.drawn] == [4]
-    assert late.eos_token_ids == {2}
+    assert late.end_token_ids == {2}
 
 
 def test_a_token_without_alternative_skips_processors(samples: Samples) -> None:

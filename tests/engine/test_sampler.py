@@ -15,6 +15,7 @@ from tokenloom_engine.messages import LogprobParams
 from tokenloom_engine.sampler import Draws, RowChoices, Sampler
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
+from tokenloom_engine.watermark import Watermark
 
 V = 64
 DRAWS = 20_000
@@ -185,4 +186,4 @@ def _sample(
     draws: Draws = dict.fromkeys(range(len(rows)))
     for index, allowed in zip(masked or [], [] if bitmask is None else bitmask, strict=True):
         draws[index] = allowed
-    return Sampler(num_tokens).sample(logits, rows, draws)
+    return Sampler(num_tokens, Watermark(0.5, 2.0)).sample(logits, rows, draws)

@@ -26,7 +26,10 @@ PATHS = ["/generate", "/generate_stream", "/"]
         ({"top_n_tokens": 1000}, "`top_n_tokens` must be >= 0 and <= 5. Given: 1000"),
         ({"best_of": 100_000, "do_sample": True}, "`best_of`"),
         ({"stop": ["x"] * 10_000}, "`stop` supports up to 4 stop sequences. Given: 10000"),
-        ({"adapter_id": "../../x"}, "`adapter_id` is not supported yet"),
+        (
+            {"adapter_id": "../../x"},
+            "`adapter_id` must name a loaded adapter: none is. Given: ../../x",
+        ),
     ],
 )
 def test_a_request_at_fault(

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoConfig, AutoTokenizer, WatermarkDetector
 
 from tests.integration.serving import Json, Server, body, token_ids
 
@@ -132,6 +133,16 @@ def test_a_stop_string_is_kept_and_ends_the_text(server: Server) -> None:
         end = "one two three four".index(stop) + len(stop)
         assert response["generated_text"] == "one two three four"[:end]
         assert response["details"]["finish_reason"] == "stop_sequence"
+
+
+def test_a_detector_finds_a_watermark(server: Server, model_path: Path) -> None:
+    settings = {"greenlist_ratio": 0.5, "bias": 2.0}
+    detector = WatermarkDetector(AutoConfig.from_pretrained(model_path), "cpu", settings)
+    sampled: Json = {"max_new_tokens": 64, "temperature": 1.0, "seed": 3, "details": True}
+    for watermark in (True, False):
+        ids = token_ids(server.generate(PROMPT, **sampled, watermark=watermark))
+        found = detector(torch.tensor([ids]), z_threshold=3.0)
+        assert found.tolist() == [watermark]
 
 
 def test_truncate_leaves_the_end_of_the_prompt(server: Server) -> None:

@@ -78,12 +78,12 @@ def test_logprobs_are_asked_for_where_they_are_shown(
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"watermark": True}, "`watermark` is not supported yet"),
-        ({"adapter_id": "some/adapter"}, "`adapter_id` is not supported yet"),
-        ({"adapter_id": ""}, "`adapter_id` is not supported yet"),
+        ({"adapter_id": "some/adapter"}, "`adapter_id` must name a loaded adapter: none is"),
+        ({"adapter_id": ""}, "`adapter_id` must name a loaded adapter: none is"),
+        ({"adapter_id": "\ud800"}, "`adapter_id` is not valid Unicode text"),
     ],
 )
-def test_what_is_not_built_is_refused_by_name(parameters: dict[str, Any], message: str) -> None:
+def test_an_adapter_that_is_not_loaded(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         request(**parameters)
 
@@ -93,7 +93,8 @@ def test_forced_tokens_can_be_switched_off_for_a_request() -> None:
     assert not request(forced_tokens=False).forced_tokens
 
 
-def test_a_watermark_that_is_not_wanted_is_fine() -> None:
+def test_a_watermark() -> None:
+    assert request(watermark=True).watermark
     assert request(watermark=False) == GenerateRequest(inputs="a")
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_engine.messages import LogitsProcessorSpec, LogprobParams
 from tokenloom_router.errors import ValidationError
+from tokenloom_router.parameters import validate_text
 from tokenloom_router.request import GenerateRequest
 from tokenloom_server.api.grammar import Grammar
 
@@ -15,6 +16,9 @@ Float = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**32)]
 SignedCount = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+MAX_SHOWN_CHARACTERS = 200
+"""Of what the client sent, in an error."""
 
 
 class LogitsProcessorBody(BaseModel):
@@ -83,7 +87,9 @@ class GenerateParameters(BaseModel):
         default=None, description="Use the last so many prompt tokens only"
     )
     watermark: bool = Field(
-        default=False, description="Must be false: watermarks are not supported yet"
+        default=False,
+        description="Prefer a part of the vocabulary, by which a detector tells the text from "
+        "others; the server's flags say how strongly",
     )
     details: bool = Field(default=False, description="Return the tokens and how they came about")
     decoder_input_details: bool = Field(default=False, description="Return the prompt's tokens too")
@@ -112,7 +118,7 @@ class GenerateParameters(BaseModel):
         "(not in TGI)",
     )
     adapter_id: str | None = Field(
-        default=None, description="Must be absent: adapters are not supported yet"
+        default=None, description="Must be absent: no adapters are loaded"
     )
 
     @property
@@ -130,9 +136,9 @@ class GenerateBody(BaseModel):
     parameters: GenerateParameters = GenerateParameters()
 
     def to_request(self, *, stream: bool) -> GenerateRequest:
-        """In the router's words. Raises ValidationError for what is not built yet."""
+        """In the router's words. Raises ValidationError for what no route can do."""
         given = self.parameters
-        _refuse_unsupported(given)
+        _refuse_adapter(given.adapter_id)
         return GenerateRequest(
             inputs=self.inputs,
             best_of=given.best_of,
@@ -148,6 +154,7 @@ class GenerateBody(BaseModel):
             ignore_eos=given.ignore_eos,
             min_new_tokens=given.min_new_tokens,
             logit_bias=_logit_bias(given.logit_bias),
+            watermark=given.watermark,
             seed=given.seed,
             truncate=given.truncate,
             constraint=given.grammar.to_spec() if given.grammar else None,
@@ -181,8 +188,8 @@ def _logit_bias(given: dict[str, float]) -> dict[int, float]:
         raise ValidationError("`logit_bias` must have token ids as keys") from None
 
 
-def _refuse_unsupported(given: GenerateParameters) -> None:
-    if given.watermark:
-        raise ValidationError("`watermark` is not supported yet")
-    if given.adapter_id is not None:
-        raise ValidationError("`adapter_id` is not supported yet")
+def _refuse_adapter(adapter_id: str | None) -> None:
+    if adapter_id is not None:
+        validate_text("adapter_id", adapter_id)
+        shown = adapter_id[:MAX_SHOWN_CHARACTERS]
+        raise ValidationError(f"`adapter_id` must name a loaded adapter: none is. Given: {shown}")
