@@ -19,6 +19,8 @@ class RouterConfig:
     max_input_tokens: int | None = None
     max_total_tokens: int | None = None
     validation_workers: int = 2
+    parses_control_tokens: bool = False
+    """Whether what spells a special token in a chat's messages is one."""
     engine_stall_timeout: float = 30.0
     """Seconds that the engine may be silent before it is killed and started again."""
     disable_grammar_support: bool = False

@@ -19,6 +19,30 @@ class ValidationError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"Input validation error: {message}")
+        self.reason = message
+        """The message without TGI's words before it."""
+
+
+class TooLongError(ValidationError):
+    """Prompt and output together exceed what the server allows."""
+
+    def __init__(self, input_length: int, max_new_tokens: int, max_total_tokens: int) -> None:
+        super().__init__(
+            f"`inputs` tokens + `max_new_tokens` must be <= {max_total_tokens}. "
+            f"Given: {input_length} `inputs` tokens and {max_new_tokens} `max_new_tokens`"
+        )
+        self.input_length = input_length
+        self.max_new_tokens = max_new_tokens
+        self.max_total_tokens = max_total_tokens
+
+
+class PromptError(ValidationError):
+    """One of the prompts of a request is at fault."""
+
+    def __init__(self, index: int, cause: ValidationError) -> None:
+        super().__init__(f"prompt {index}: {cause.reason}")
+        self.index = index
+        self.cause = cause
 
 
 class OverloadedError(RequestError):

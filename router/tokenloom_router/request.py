@@ -13,23 +13,34 @@ from tokenloom_engine.messages import (
     StoppingParams,
     Token,
 )
+from tokenloom_router.chat_template import ChatPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """What a client asked. `None` means that the client did not say."""
 
-    inputs: str
+    inputs: str = ""
+    """The prompt, unless it is given as one of the next two."""
+    prompt_ids: tuple[int, ...] | None = None
+    chat: ChatPrompt | None = None
+    add_special_tokens: bool = True
+    """Whether `inputs` get what the model expects around a prompt, as BOS."""
+    n: int = 1
+    """How many sequences to generate and return, each with a seed of its own."""
     best_of: int | None = None
     temperature: float | None = None
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    min_p: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     typical_p: float | None = None
     do_sample: bool = False
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_new_tokens: int = 0
     logit_bias: dict[int, float] = field(default_factory=dict)
@@ -43,6 +54,8 @@ class GenerateRequest:
     """Whether the prompt's end may be tokenized anew together with what follows."""
     logits_processors: tuple[LogitsProcessorSpec, ...] = ()
     logprobs: LogprobParams = field(default_factory=LogprobParams)
+    max_top_n_tokens: int | None = None
+    """What the dialect allows `top_n_tokens` to be, where that is more than the server's limit."""
     stream: bool = False
     """Whether the outputs are wanted as they come (then best_of must be 1)."""
 
@@ -58,6 +71,7 @@ class ValidRequest:
     logprobs: LogprobParams
     constraint: ConstraintSpec | None
     best_of: int
+    n: int = 1
     seed: int | None
     """The seed to report: None if nothing is drawn."""
     forced_tokens: bool = True
@@ -114,6 +128,8 @@ class Generation:
     prompt: list[Token]
     finish: Finish
     seed: int | None
+    cached_tokens: int = 0
+    """Prompt tokens that the prefix cache had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -13,9 +13,10 @@ import msgspec
 
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.messages import ModelInfo
+from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.config import RouterConfig
 from tokenloom_router.engine_client import EngineClient
-from tokenloom_router.errors import UnavailableError
+from tokenloom_router.errors import PromptError, RequestError, UnavailableError, ValidationError
 from tokenloom_router.limits import Limits
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.parameters import MAX_SEED
@@ -29,7 +30,7 @@ from tokenloom_router.request import (
 )
 from tokenloom_router.stream import Stream
 from tokenloom_router.supervisor import ENGINE_COMMAND, EngineSupervisor
-from tokenloom_router.tokenizer import TokenSpan
+from tokenloom_router.tokenizer import Tokenizer, TokenSpan
 from tokenloom_router.validation import Validation
 
 
@@ -66,6 +67,7 @@ class Router:
             try:
                 self._model = await tasks.start(self._supervisor.run)
                 self._validation = await Validation.load(self._config, self.model)
+                self._metrics.requests.limited(self.limits)
                 yield
             except Exception as error:  # raised below: a task group would wrap it
                 problem = error
@@ -94,6 +96,11 @@ class Router:
         return self._validation is not None and self._client.is_ready and not self._is_draining
 
     @property
+    def num_permits_in_use(self) -> int:
+        """How many sequences are queued or running, their last responses still being sent."""
+        return self._permits.in_use
+
+    @property
     def engine_pid(self) -> int | None:
         """Process id of the engine, while there is one."""
         return self._supervisor.pid
@@ -110,7 +117,7 @@ class Router:
         when it is left in another task than the one that entered it.
         """
         timings = Timings(received_at=time.monotonic())
-        with self._metrics.requests.track(timings) as record, self._permits.acquire():
+        with self._metrics.requests.track(timings) as record, self._admit():
             valid = await self._validate(request, timings)
             with self._client.open(valid, timings) as entry:
                 stream = Stream(entry)
@@ -124,7 +131,7 @@ class Router:
         timings = Timings(received_at=time.monotonic())
         with self._metrics.requests.track(timings) as record:
             best_of = self._loaded_validation.best_of(request)
-            with self._permits.acquire(best_of), ExitStack() as entries:
+            with self._admit(best_of), ExitStack() as entries:
                 valid = await self._validate(request, timings)
                 streams = [
                     Stream(entries.enter_context(self._client.open(sibling, timings)))
@@ -137,15 +144,71 @@ class Router:
             record.finish = generations[0].finish
         return GenerateResponse(generations=generations, request=valid, timings=timings)
 
+    @asynccontextmanager
+    async def streams(self, requests: Sequence[GenerateRequest]) -> AsyncIterator[list[Stream]]:
+        """Run all sequences of several requests at once: the `n` of the first, of the second, ...
+
+        All of them or none: raise RequestError if one cannot be run, PromptError if it is to blame
+        and not the only one. Holds a permit for each until it is left, as `stream` does.
+        """
+        with ExitStack() as stack:
+            timings = [Timings(received_at=time.monotonic()) for _ in requests]
+            records = [stack.enter_context(self._metrics.requests.track(t)) for t in timings]
+            stack.enter_context(self._admit(sum(request.n for request in requests)))
+            valid = [
+                await self._validate_one_of(requests, index, timings[index])
+                for index in range(len(requests))
+            ]
+            groups = [
+                [
+                    Stream(stack.enter_context(self._client.open(sibling, timing)))
+                    for sibling in _siblings(request)
+                ]
+                for request, timing in zip(valid, timings, strict=True)
+            ]
+            try:
+                yield [stream for group in groups for stream in group]
+            finally:
+                for record, group in zip(records, groups, strict=True):
+                    record.finish, record.error = group[0].finish, _first_error(group)
+
+    async def tokenize_chat(self, chat: ChatPrompt) -> tuple[str, list[TokenSpan]]:
+        """Return the text of a chat's prompt, and its tokens with their places in it."""
+        return await self._loaded_validation.tokenize_chat(chat)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The loaded model's. Only after `running()` was entered."""
+        return self._loaded_validation.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The loaded model's. Only after `running()` was entered."""
+        return self._loaded_validation.chat_template
+
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[TokenSpan]:
         """Return the tokens of `text`, with their places in its UTF-8 form."""
         return await self._loaded_validation.tokenize(text, add_special_tokens=add_special_tokens)
 
+    async def _validate_one_of(
+        self, requests: Sequence[GenerateRequest], index: int, timings: Timings
+    ) -> ValidRequest:
+        try:
+            return await self._validate(requests[index], timings)
+        except ValidationError as error:
+            if len(requests) == 1:
+                raise
+            raise PromptError(index, error) from None
+
+    def _admit(self, count: int = 1) -> AbstractContextManager[None]:
+        """Hold permits, which a server that is told to stop does not give away any more."""
+        if self._is_draining:
+            raise UnavailableError("The server is shutting down")
+        return self._permits.acquire(count)
+
     async def _validate(self, request: GenerateRequest, timings: Timings) -> ValidRequest:
         if not self.is_ready:
-            raise UnavailableError(
-                "The server is shutting down" if self._is_draining else "The engine is not ready"
-            )
+            raise UnavailableError("The engine is not ready")
         valid = await self._loaded_validation.validate(request)
         timings.validated_at = time.monotonic()
         self._metrics.requests.validated(valid)
@@ -160,13 +223,23 @@ class Router:
 
 def _siblings(request: ValidRequest) -> list[ValidRequest]:
     """Return one request a sequence, each with its own seed."""
-    if request.best_of == 1:
+    num = max(request.best_of, request.n)
+    if num == 1:
         return [request]
-    seeds = [secrets.randbelow(MAX_SEED + 1) for _ in range(request.best_of)]
+    if request.seed is None:  # nothing is drawn
+        return [request] * num
+    if request.best_of > 1:
+        seeds = [secrets.randbelow(MAX_SEED + 1) for _ in range(num)]
+    else:
+        seeds = [(request.seed + i) % (MAX_SEED + 1) for i in range(num)]
     return [
         replace(request, sampling=msgspec.structs.replace(request.sampling, seed=seed), seed=seed)
         for seed in seeds
     ]
+
+
+def _first_error(streams: Sequence[Stream]) -> RequestError | None:
+    return next((stream.error for stream in streams if stream.error is not None), None)
 
 
 def _mean_logprob(generation: Generation) -> float:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import tokenizers
+
+from tokenloom_router.chat_template import Piece
+from tokenloom_router.token_bytes import TokenBytes
 
 REPLACEMENT = "\ufffd"
 """What a decoder writes for bytes that are no character."""
@@ -34,7 +38,8 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
-        self._special = {id for id, token in added.items() if token.special}
+        self._special = {id: token.content for id, token in added.items() if token.special}
+        self._token_bytes = TokenBytes(self._tokenizer)
 
     @property
     def json(self) -> str:
@@ -49,9 +54,44 @@ class Tokenizer:
         )
         return encoding.ids
 
+    def encode_pieces(self, pieces: Sequence[Piece]) -> list[int]:
+        """Return the token ids of a text in parts, some of which are plain; add none."""
+        ids: list[int] = []
+        for text, is_plain in pieces:
+            tokenizer = self._plain if is_plain else self._tokenizer
+            (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            ids += encoding.ids
+        return ids
+
+    def piece_spans(self, pieces: Sequence[Piece]) -> list[TokenSpan]:
+        """Return the tokens of a text in parts, with their places in it."""
+        spans: list[TokenSpan] = []
+        start = 0
+        for text, is_plain in pieces:
+            tokenizer = self._plain if is_plain else self._tokenizer
+            spans += _spans(tokenizer, text, start, add_special_tokens=False)
+            start += len(text.encode())
+        return spans
+
+    @property
+    def special_texts(self) -> Collection[str]:
+        """The spellings of special tokens."""
+        return self._special.values()
+
+    def token_bytes(self, id: int) -> bytes:
+        """A token's part of a text."""
+        return self._token_bytes.of(id)
+
     def is_special(self, id: int) -> bool:
         """Whether a token is a mark, as BOS is, and not text."""
         return id in self._special
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """One that takes what spells a special token for text."""
+        tokenizer = tokenizers.Tokenizer.from_str(self.json)
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
     def text_behind(self, before: int, ids: Sequence[int]) -> str | None:
         """Return what `ids` add to a text whose last token is `before`.
@@ -73,13 +113,20 @@ class Tokenizer:
 
     def spans(self, text: str, *, add_special_tokens: bool = True) -> list[TokenSpan]:
         """Return the tokens of `text` with their places. Added special tokens cover nothing."""
-        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
-        # offsets count characters: bytes_before[i] is the number of bytes before character i
-        bytes_before = list(accumulate((len(char.encode()) for char in text), initial=0))
-        return [
-            TokenSpan(id, text[start:stop], bytes_before[start], bytes_before[stop])
-            for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-        ]
+        return _spans(self._tokenizer, text, 0, add_special_tokens=add_special_tokens)
+
+
+def _spans(
+    tokenizer: tokenizers.Tokenizer, text: str, first: int, *, add_special_tokens: bool
+) -> list[TokenSpan]:
+    """The tokens of a text that begins at byte `first`."""
+    (encoding,) = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+    # offsets count characters: bytes_before[i] is the number of bytes before character i
+    bytes_before = list(accumulate((len(char.encode()) for char in text), initial=first))
+    return [
+        TokenSpan(id, text[start:stop], bytes_before[start], bytes_before[stop])
+        for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+    ]
 
 
 def _added(known: str, whole: str) -> str | None:

@@ -20,10 +20,12 @@ from tokenloom_engine.constraints.trials.trials import (
     TrialsEndedError,
 )
 from tokenloom_engine.messages import LogprobParams, ModelInfo, StoppingParams
+from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.config import RouterConfig
 from tokenloom_router.errors import (
     EngineStartError,
     OverloadedError,
+    TooLongError,
     UnavailableError,
     ValidationError,
 )
@@ -49,13 +51,15 @@ class Validation:
     def __init__(
         self,
         tokenizer: Tokenizer,
+        chat_template: ChatTemplate,
         constraints: Trials | None,
         limits: Limits,
         config: RouterConfig,
     ) -> None:
         """`constraints` is None if constraints are refused."""
         self.limits = limits
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
         self._constraints = constraints
         self._healing = TokenHealing(tokenizer)
         self._forced_tokens = not config.disable_forced_tokens
@@ -67,27 +71,25 @@ class Validation:
         """Read the model's tokenizer. Raise EngineStartError if model and limits do not agree."""
         limits = Limits.resolve(config, model)
 
-        def read() -> tuple[Tokenizer, Trials | None]:
+        def read() -> tuple[Tokenizer, ChatTemplate, Trials | None]:
             tokenizer = Tokenizer(model.tokenizer_file)
-            if config.disable_grammar_support:
-                return tokenizer, None
-            facts = TokenizerFacts(
-                json=tokenizer.json,
-                vocab_size=model.vocab_size,
-                eos_token_ids=tuple(sorted(model.eos_token_ids)),
-                num_threads=1,
+            trials = None if config.disable_grammar_support else _trials(tokenizer, model, config)
+            chat_template = ChatTemplate.load(
+                model.model_path,
+                tokenizer.special_texts,
+                parses_control_tokens=config.parses_control_tokens,
             )
-            trials = Trials(facts, config.constraints)
-            trials.wait_until_ready()
-            return tokenizer, trials
+            return tokenizer, chat_template, trials
 
         try:
-            tokenizer, constraints = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+            tokenizer, chat_template, constraints = await anyio.to_thread.run_sync(
+                read, abandon_on_cancel=True
+            )
         except Exception as error:
             raise EngineStartError(
                 f"cannot read the tokenizer {model.tokenizer_file}: {error}"
             ) from error
-        return cls(tokenizer, constraints, limits, config)
+        return cls(tokenizer, chat_template, constraints, limits, config)
 
     def best_of(self, request: GenerateRequest) -> int:
         """Return how many sequences the request needs. Raise ValidationError if too many."""
@@ -97,7 +99,7 @@ class Validation:
         """Return what the engine can run. Raise ValidationError at the first broken rule."""
         best_of = self.best_of(request)
         validate_parameters(request, self.limits)
-        prompt_ids = await self._encode(request.inputs)
+        inputs, prompt_ids = await self._prompt(request)
         if request.truncate is not None:
             prompt_ids = prompt_ids[-request.truncate :]
         healed = await self._heal(prompt_ids) if request.token_healing else None
@@ -112,17 +114,19 @@ class Validation:
         seed = _seed(request)
         return ValidRequest(
             prompt_ids=prompt_ids,
-            inputs=request.inputs,
+            inputs=inputs,
             sampling=sampling_params(request, seed, self.limits),
             stopping=StoppingParams(
                 max_new_tokens=max_new_tokens,
                 stop=request.stop,
+                stop_token_ids=request.stop_token_ids,
                 ignore_eos=request.ignore_eos,
                 min_new_tokens=request.min_new_tokens,
             ),
             logprobs=_logprobs(request, best_of),
             constraint=constraint,
             best_of=best_of,
+            n=request.n,
             seed=seed,
             forced_tokens=self._forced_tokens and request.forced_tokens,
             logits_processors=request.logits_processors,
@@ -135,20 +139,40 @@ class Validation:
         validate_text("inputs", text)
 
         def spans() -> list[TokenSpan]:
-            return self._tokenizer.spans(text, add_special_tokens=add_special_tokens)
+            return self.tokenizer.spans(text, add_special_tokens=add_special_tokens)
 
         return await _in_worker(spans, self._tokenizing)
 
+    async def tokenize_chat(self, chat: ChatPrompt) -> tuple[str, list[TokenSpan]]:
+        """Return the text of a chat's prompt, and its tokens with their places in it."""
+        pieces = await self.chat_template.render(chat)
+        text = "".join(piece.text for piece in pieces)
+        spans = await _in_worker(lambda: self.tokenizer.piece_spans(pieces), self._tokenizing)
+        return text, spans
+
     def close(self) -> None:
-        """Let the trial process end."""
+        """Let the helper processes end."""
+        self.chat_template.close()
         if self._constraints is not None:
             self._constraints.close()
 
-    async def _encode(self, inputs: str) -> list[int]:
-        prompt_ids = await _in_worker(lambda: self._tokenizer.encode(inputs), self._tokenizing)
-        if not prompt_ids:  # a normalizer may leave nothing of white space
+    async def _prompt(self, request: GenerateRequest) -> tuple[str, list[int]]:
+        """The prompt's text, which is empty if it was given as token ids, and its tokens."""
+        tokenizer, text = self.tokenizer, request.inputs
+        if request.prompt_ids is not None:
+            return "", list(request.prompt_ids)
+        if request.chat is not None:
+            pieces = await self.chat_template.render(request.chat)
+            text = "".join(piece.text for piece in pieces)
+            ids = await _in_worker(lambda: tokenizer.encode_pieces(pieces), self._tokenizing)
+        else:
+            special = request.add_special_tokens
+            ids = await _in_worker(
+                lambda: tokenizer.encode(text, add_special_tokens=special), self._tokenizing
+            )
+        if not ids:  # a normalizer may leave nothing of white space
             raise ValidationError("`inputs` cannot be empty")
-        return prompt_ids
+        return text, ids
 
     async def _heal(self, prompt_ids: list[int]) -> HealedPrompt:
         if self._constraints is None:
@@ -160,10 +184,7 @@ class Validation:
         limits = self.limits
         max_new_tokens = max(0, limits.max_total_tokens - input_length) if given is None else given
         if input_length + max_new_tokens > limits.max_total_tokens:
-            raise ValidationError(
-                f"`inputs` tokens + `max_new_tokens` must be <= {limits.max_total_tokens}. "
-                f"Given: {input_length} `inputs` tokens and {max_new_tokens} `max_new_tokens`"
-            )
+            raise TooLongError(input_length, max_new_tokens, limits.max_total_tokens)
         if input_length > limits.max_input_tokens:
             raise ValidationError(
                 f"`inputs` must have less than {limits.max_input_tokens} tokens. "
@@ -188,6 +209,18 @@ class Validation:
             raise OverloadedError from None
         except TrialsEndedError:
             raise UnavailableError("Grammars cannot be validated at the moment") from None
+
+
+def _trials(tokenizer: Tokenizer, model: ModelInfo, config: RouterConfig) -> Trials:
+    facts = TokenizerFacts(
+        json=tokenizer.json,
+        vocab_size=model.vocab_size,
+        eos_token_ids=tuple(sorted(model.eos_token_ids)),
+        num_threads=1,
+    )
+    trials = Trials(facts, config.constraints)
+    trials.wait_until_ready()
+    return trials
 
 
 async def _in_worker(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:

@@ -146,3 +146,4 @@ async def test_healing_needs_constraints(model: ModelInfo) -> None:
     validation = await Validation.load(RouterConfig(disable_grammar_support=True), model)
     with pytest.raises(ValidationError, match="`token_healing` is not supported"):
         await validation.validate(GenerateRequest(inputs=LINK, token_healing=True))
+    validation.close()

@@ -193,6 +193,7 @@ async def test_constraints_can_be_switched_off(model: ModelInfo) -> None:
     request = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("regex", "a"))
     assert await refusal(validation, request) == "grammar is not supported"
     assert not (await validation.validate(GenerateRequest(inputs=WORDS))).forced_tokens
+    validation.close()
 
 
 async def test_forced_tokens_are_off_where_the_request_says_so(model: ModelInfo) -> None:
