@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +17,8 @@ from tokenloom_server.settings import Settings
 
 LAST_SECONDS = 10
 """How long responses that are ended may take to reach their clients."""
+DRAIN_POLL_SECONDS = 0.05
+"""How often it is looked whether requests still run."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than proxies keep an idle connection, so that they close it and not we."""
 
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 class HttpServer(uvicorn.Server):
     """Listens on a socket that is bound already, says so, and drains at the end.
 
+    While it drains it goes on listening, so that who asks is told that it is not ready.
     The application's lifespan and the signals are the caller's: an engine that cannot start is
     then an exception like any other, and a signal ends the loading of a model at once.
     """
@@ -41,16 +44,17 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=settings.graceful_termination_timeout + LAST_SECONDS,
+                timeout_graceful_shutdown=LAST_SECONDS,
             )
         )
         self._is_stopping = asyncio.Event()
+        self._is_hurried = asyncio.Event()
         self._router = router
         self._settings = settings
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the caller, who passes them to `handle_exit`."""
+        """Leave the signals to the caller, who calls `stop`."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -63,15 +67,29 @@ class HttpServer(uvicorn.Server):
         model_id = self._router.model.model_id
         logger.info("Ready: %s is served at %s (documentation: %s/docs)", model_id, at, at)
 
+    def stop(self) -> None:
+        """Take no more requests, and end with the last one that runs. Again: end at once."""
+        if self.should_exit:
+            logger.info("Stopping at once")
+            self._is_hurried.set()
+            self.force_exit = True
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, and wait for those in flight."""
+        """Wait for the requests that run, as long as they may take; then close."""
         seconds = self._settings.graceful_termination_timeout
         logger.info("Stopping: running requests get %d s to finish", seconds)
         self._router.drain()
         self._is_stopping.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._router.num_permits_in_use and not self._is_hurried.is_set():
+                    await asyncio.sleep(DRAIN_POLL_SECONDS)
         await super().shutdown(sockets)
 
     async def overdue(self) -> None:
         """Return when the server was stopped and running requests have had their time."""
         await self._is_stopping.wait()
-        await asyncio.sleep(self._settings.graceful_termination_timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.graceful_termination_timeout):
+                await self._is_hurried.wait()

@@ -69,19 +69,19 @@ async def _run(server: HttpServer, app: FastAPI, listener: socket.socket) -> Non
 
 
 def _handle_signals(server: HttpServer) -> None:
-    """Let SIGINT and SIGTERM break off the loading, or stop the server in order."""
+    """Let SIGINT and SIGTERM break off the loading, or stop the server in order, then at once."""
     loop = asyncio.get_running_loop()
     loading = asyncio.current_task()
     assert loading is not None, "a coroutine runs in a task"
 
-    def stop(number: int) -> None:
+    def stop() -> None:
         if server.started:
-            server.handle_exit(number, None)
+            server.stop()
         else:
             loading.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+        loop.add_signal_handler(number, stop)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

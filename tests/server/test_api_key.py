@@ -59,7 +59,18 @@ def test_nothing_else_does(guarded: httpx.Client, method: str, path: str, text: 
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/health", "/info", "/metrics", "/docs", "/api-doc/openapi.json"]
+    "path",
+    [
+        "/",
+        "/health",
+        "/ping",
+        "/livez",
+        "/readyz",
+        "/info",
+        "/metrics",
+        "/docs",
+        "/api-doc/openapi.json",
+    ],
 )
 def test_what_is_open(guarded: httpx.Client, path: str) -> None:
     assert guarded.get(path).status_code == 200

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STREAM = {"inputs": "a", "parameters": {"max_new_tokens": 300}}
+STREAM = {"inputs": "a", "parameters": {"max_new_tokens": 500}}
 LONG_STREAM = {"inputs": "a", "parameters": {"max_new_tokens": 2000}}
 
 
@@ -78,10 +78,15 @@ def test_running_requests_finish_first(tokenizer_file: Path) -> None:
             next(lines)
             process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
-            with pytest.raises(httpx.ConnectError):
-                httpx.get(f"{client.base_url}/health")
+            for path in ("/health", "/readyz", "/ping", "/"):
+                assert httpx.get(f"{client.base_url}{path}").status_code == 503
+            assert httpx.get(f"{client.base_url}/livez").status_code == 200
+            refused = httpx.post(f"{client.base_url}/generate", json=STREAM)
+            assert (refused.status_code, refused.json()["error_type"]) == (503, "unavailable")
+            assert refused.json()["error"] == "The server is shutting down"
+            assert int(refused.headers["retry-after"]) > 0
             *_, last = (json.loads(line[6:]) for line in lines if line)
-        assert last["index"] == 300
+        assert last["index"] == 500
         assert last["generated_text"]
         status, written = rest(process)
     assert (status, "Traceback" in written) == (0, False)
@@ -127,6 +132,36 @@ def test_they_end_with_an_error_after_the_timeout(tokenizer_file: Path) -> None:
     assert last == error
     assert (whole.result().status_code, whole.result().json()) == (424, error)
     assert (status, "Traceback" in written) == (0, False)
+
+
+def test_a_second_signal_ends_it_at_once(tokenizer_file: Path) -> None:
+    with started(tokenizer_file) as process, httpx.Client(base_url=url_of(process)) as client:
+        with client.stream("POST", "/generate_stream", json=LONG_STREAM) as streamed:
+            lines = streamed.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            *_, last = (json.loads(line[6:]) for line in lines if line)
+        assert last["error_type"] == "generation"
+        status, written = rest(process)
+    assert (status, "Traceback" in written) == (0, False)
+    assert "Stopping at once" in written
+
+
+def test_a_full_server_that_stops_says_so(tokenizer_file: Path) -> None:
+    with (
+        started(tokenizer_file, max_concurrent_requests="1") as process,
+        httpx.Client(base_url=url_of(process)) as client,
+        client.stream("POST", "/generate_stream", json=LONG_STREAM) as streamed,
+    ):
+        lines = streamed.iter_lines()
+        next(lines)
+        assert httpx.post(f"{client.base_url}/generate", json=STREAM).status_code == 429
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert httpx.post(f"{client.base_url}/generate", json=STREAM).status_code == 503
 
 
 def test_a_port_that_is_taken_is_found_before_anything_is_loaded(tokenizer_file: Path) -> None:

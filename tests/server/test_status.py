@@ -11,7 +11,7 @@ from tests.server.running import RunningServer, running
 
 
 def test_health(client: httpx.Client) -> None:
-    for path in ("/health", "/"):
+    for path in ("/health", "/ping", "/readyz", "/livez", "/"):
         assert (client.get(path).status_code, client.get(path).content) == (200, b"")
         assert client.head(path).status_code == 200
 
@@ -25,6 +25,8 @@ def test_a_dead_engine_is_unhealthy_until_it_is_back(tokenizer_file: Path) -> No
             time.sleep(0.005)
         assert response.status_code == 503
         assert response.json() == {"error": "unhealthy", "error_type": "healthcheck"}
+        assert client.get("/ping").status_code == client.get("/readyz").status_code == 503
+        assert client.get("/livez").status_code == 200
         refused = client.post("/generate", json={"inputs": "a"})
         assert refused.status_code == 503
         assert refused.json()["error_type"] == "unavailable"
@@ -45,6 +47,7 @@ def test_info(client: httpx.Client) -> None:
     assert (info["max_input_tokens"], info["max_total_tokens"]) == (2047, 2048)
     assert (info["max_best_of"], info["max_stop_sequences"]) == (2, 4)
     assert info["validation_workers"] == 2
+    assert info["max_client_batch_size"] == 4
     assert info["router"] == "text-generation-router"
 
 

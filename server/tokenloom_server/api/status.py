@@ -13,16 +13,33 @@ from tokenloom_server.settings import Settings
 
 
 def status_routes(router: Router, settings: Settings, metrics: Metrics) -> APIRouter:
-    """GET /health, /, /info and /metrics. None of them needs the API key."""
+    """GET /health and its kin, /info and /metrics. None of them needs the API key."""
     routes = APIRouter(tags=["Status"])
 
     @routes.head("/", include_in_schema=False)
     @routes.head("/health", include_in_schema=False)
+    @routes.head("/ping", include_in_schema=False)
+    @routes.head("/readyz", include_in_schema=False)
     @routes.get("/", include_in_schema=False)
+    @routes.get("/ping", response_class=Response, responses={503: {"model": ErrorBody}})
+    @routes.get("/readyz", response_class=Response, responses={503: {"model": ErrorBody}})
     @routes.get("/health", response_class=Response, responses={503: {"model": ErrorBody}})
     async def health() -> Response:
-        """200 with an empty body if the server can generate, else 503."""
+        """200 with an empty body if a request would be taken, else 503.
+
+        It is not while the engine starts again, and once the server was told to stop.
+        """
         return Response() if router.is_ready else unhealthy()
+
+    @routes.head("/livez", include_in_schema=False)
+    @routes.get("/livez", response_class=Response)
+    async def alive() -> Response:
+        """200 with an empty body for as long as this process answers.
+
+        It starts an engine that died or makes no progress again by itself; to start the whole
+        server again would not help.
+        """
+        return Response()
 
     @routes.get("/info")
     async def info() -> InfoBody:

@@ -8,7 +8,18 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-OPEN_PATHS = frozenset({"/health", "/info", "/metrics", "/docs", "/api-doc/openapi.json"})
+OPEN_PATHS = frozenset(
+    {
+        "/health",
+        "/ping",
+        "/livez",
+        "/readyz",
+        "/info",
+        "/metrics",
+        "/docs",
+        "/api-doc/openapi.json",
+    }
+)
 OPEN_FOLDER = "/docs/"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 
