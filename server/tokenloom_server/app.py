@@ -14,8 +14,10 @@ from starlette.middleware.cors import CORSMiddleware
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.router import Router
 from tokenloom_server.api.generate import generate_routes
+from tokenloom_server.api.invocations import invocation_routes
 from tokenloom_server.api.status import status_routes
 from tokenloom_server.api.tokenize import tokenize_routes
+from tokenloom_server.api.vertex import vertex_routes
 from tokenloom_server.errors import EXCEPTION_HANDLERS
 from tokenloom_server.middleware.api_key import ApiKey
 from tokenloom_server.middleware.payload_limit import PayloadLimit
@@ -51,9 +53,23 @@ def create_app(settings: Settings, router: Router, metrics: Metrics) -> FastAPI:
     key = [Security(HTTPBearer(auto_error=False))] if settings.api_key else []
     app.include_router(generate_routes(router, settings), dependencies=key)
     app.include_router(tokenize_routes(router), dependencies=key)
+    app.include_router(vertex_routes(router, settings), dependencies=key)
+    app.include_router(invocation_routes(), dependencies=key)
     app.include_router(status_routes(router, settings, metrics))
     _add_middleware(app, settings)
+    if settings.otlp_endpoint:
+        _trace(app, settings.otlp_endpoint, settings.otlp_service_name, metrics)
     return app
+
+
+def _trace(app: FastAPI, endpoint: str, service_name: str, metrics: Metrics) -> None:
+    # Imported late: without a collector, tracing costs nothing.
+    from tokenloom_server.middleware.request_span import RequestSpan
+    from tokenloom_server.tracing import Tracing
+
+    tracing = Tracing(endpoint, service_name)
+    metrics.requests.observer = tracing
+    app.add_middleware(RequestSpan, tracing=tracing)
 
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:

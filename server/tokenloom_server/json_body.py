@@ -17,8 +17,10 @@ from starlette.responses import Response
 NOT_JSON = "Expected request with `Content-Type: application/json`"
 MALFORMED = "Failed to parse the request body as JSON: "
 WRONG_SHAPE = "Failed to deserialize the JSON body into the target type: "
-
-
+NO_VARIANT = (
+    WRONG_SHAPE + "data did not match any variant of untagged enum SagemakerRequest: "
+    "`inputs`, `messages` or `prompt` must be there"
+)
 MAX_REASON_CHARACTERS = 500
 
 
@@ -64,14 +66,15 @@ class StrictJsonRoute(APIRoute):
 def body_error(request: Request, error: RequestValidationError) -> BodyError:
     """What is wrong with a body that is not JSON, is empty, or has the wrong shape."""
     first = error.errors()[0]
-    if not _is_json(request):
+    if not is_json(request):
         return BodyError(415, NOT_JSON)
     if first["type"] == "missing" and first["loc"] == ("body",):
         return BodyError(400, MALFORMED + "it is empty")
     return BodyError(422, WRONG_SHAPE + _where(first) + _what(first))
 
 
-def _is_json(request: Request) -> bool:
+def is_json(request: Request) -> bool:
+    """Whether a request says that its body is JSON."""
     header = Message()
     header["content-type"] = request.headers.get("content-type", "text/plain")
     subtype = header.get_content_subtype()

@@ -78,7 +78,7 @@ def test_the_full_text(client: httpx.Client) -> None:
     [
         ({"temperature": 0.0}, "`temperature` must be strictly positive"),
         ({"max_new_tokens": 0}, "`max_new_tokens` must be strictly positive"),
-        ({"watermark": True}, "`watermark` is not supported yet"),
+        ({"adapter_id": "x"}, "`adapter_id` must name a loaded adapter: none is. Given: x"),
         ({"stop": list("abcde")}, "`stop` supports up to 4 stop sequences. Given: 5"),
         (
             {"max_new_tokens": 2046},

@@ -131,4 +131,11 @@ def test_headers() -> None:
         "x-prompt-tokens": "2",
         "x-generated-tokens": "2",
     }
-    assert stream_headers("abc", "t") == {"x-compute-type": "t", "x-compute-characters": "3"}
+    whole = response(BEST)
+    assert stream_headers(whole.request, whole.timings, "t") == {
+        "x-compute-type": "t",
+        "x-compute-characters": "15",
+        "x-validation-time": "500",
+        "x-queue-time": "250",
+        "x-prompt-tokens": "2",
+    }

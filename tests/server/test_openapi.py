@@ -11,6 +11,8 @@ EXAMPLES = {
     "/generate": {"plain", "sampled", "schema", "regex"},
     "/generate_stream": {"plain", "sampled", "schema", "regex"},
     "/": {"plain", "streamed"},
+    "/vertex": {"plain"},
+    "/invocations": {"plain", "streamed"},
     "/tokenize": {"plain"},
 }
 
@@ -51,8 +53,13 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         "/generate",
         "/generate_stream",
         "/",
+        "/vertex",
+        "/invocations",
         "/tokenize",
         "/health",
+        "/ping",
+        "/livez",
+        "/readyz",
         "/info",
         "/metrics",
     }

@@ -65,3 +65,10 @@ COMPAT_EXAMPLES: dict[str, Example] = {
 TOKENIZE_EXAMPLES: dict[str, Example] = {
     "plain": {"summary": "A sentence", "value": {"inputs": "The capital of France is Paris."}}
 }
+VERTEX_EXAMPLES: dict[str, Example] = {
+    "plain": {
+        "summary": "Two prompts",
+        "value": {"instances": [PLAIN["value"], SCHEMA["value"]]},
+    }
+}
+INVOCATION_EXAMPLES: dict[str, Example] = COMPAT_EXAMPLES

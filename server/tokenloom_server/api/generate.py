@@ -12,6 +12,7 @@ from tokenloom_server.api.examples import COMPAT_EXAMPLES, GENERATE_EXAMPLES, ST
 from tokenloom_server.api.generate_request import CompatGenerateBody, GenerateBody
 from tokenloom_server.api.generate_response import GenerateResponseBody
 from tokenloom_server.api.generation import Presentation, StreamedResponse, WholeResponse
+from tokenloom_server.api.headers import compute_type
 from tokenloom_server.api.stream_events import StreamEventBody
 from tokenloom_server.errors import ErrorBody
 from tokenloom_server.json_body import StrictJsonRoute
@@ -37,7 +38,12 @@ class Responses:
     ) -> Response:
         """Generate, then answer. `full_text` holds where the body does not say."""
         shown = _presentation(body, full_text=full_text, as_list=as_list)
-        return WholeResponse(self._router, body.to_request(stream=False), shown, self._compute_type)
+        return WholeResponse(
+            self._router,
+            body.to_request(stream=False),
+            shown,
+            compute_type(self._router, self._settings),
+        )
 
     def streamed(self, body: GenerateBody, *, full_text: bool = False) -> Response:
         """Answer with the tokens as they come."""
@@ -45,12 +51,8 @@ class Responses:
             self._router,
             body.to_request(stream=True),
             _presentation(body, full_text=full_text),
-            self._compute_type,
+            compute_type(self._router, self._settings),
         )
-
-    @property
-    def _compute_type(self) -> str:
-        return self._settings.compute_type or f"1-{self._router.model.device}"
 
 
 def generate_routes(router: Router, settings: Settings) -> APIRouter:

@@ -99,7 +99,7 @@ class StreamedResponse(GenerationResponse):
         return EventSourceResponse(
             events.chunks(first, stream),
             headers={
-                **stream_headers(self._request.inputs, self._compute_type),
+                **stream_headers(stream.request, stream.timings, self._compute_type),
                 "cache-control": "no-cache",
                 "content-type": "text/event-stream",
             },

@@ -1,0 +1,128 @@
+"""The route of Vertex AI: several prompts in one request."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
+
+from tokenloom_router.errors import ValidationError
+from tokenloom_router.request import GenerateRequest
+from tokenloom_router.router import Router
+from tokenloom_server.api.examples import VERTEX_EXAMPLES
+from tokenloom_server.api.generate import ERRORS
+from tokenloom_server.api.generate_request import GenerateBody, GenerateParameters
+from tokenloom_server.api.headers import compute_type, summed_headers
+from tokenloom_server.disconnect import cancelled_on_disconnect
+from tokenloom_server.json_body import StrictJsonRoute
+from tokenloom_server.settings import Settings
+
+
+class VertexBody(BaseModel):
+    """What to generate from: each of them by itself."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    instances: list[GenerateBody] = Field(
+        description="Bodies of /generate; as many as the server takes requests at once"
+    )
+
+    def to_requests(self, limit: int) -> list[GenerateRequest]:
+        """In the router's words. Raises ValidationError if there are none or too many."""
+        if not 1 <= len(self.instances) <= limit:
+            raise ValidationError(
+                f"`instances` must have > 0 and <= {limit} items. Given: {len(self.instances)}"
+            )
+        for instance in self.instances:
+            _refuse_what_is_not_shown(instance.parameters)
+        return [instance.to_request(stream=False) for instance in self.instances]
+
+    def prefixes(self) -> list[str]:
+        """What stands in front of each text: the prompt, or nothing."""
+        return [
+            instance.inputs if instance.parameters.return_full_text else ""
+            for instance in self.instances
+        ]
+
+
+class VertexResponseBody(TypedDict):
+    """The texts, in the order of the instances."""
+
+    predictions: list[str]
+
+
+class VertexResponse(Response):
+    """Generates all texts while it is sent, or none of them."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self,
+        router: Router,
+        requests: list[GenerateRequest],
+        prefixes: list[str],
+        compute_type: str,
+    ) -> None:
+        super().__init__()
+        self._router = router
+        self._requests = requests
+        self._prefixes = prefixes
+        self._compute_type = compute_type
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with (
+            cancelled_on_disconnect(receive),
+            self._router.streams(self._requests) as streams,
+        ):
+            generations = [await stream.collect() for stream in streams]
+            texts = [generation.finish.generated_text for generation in generations]
+            body: VertexResponseBody = {
+                "predictions": [a + b for a, b in zip(self._prefixes, texts, strict=True)]
+            }
+            answer = Response(
+                msgspec.json.encode(body),
+                headers=summed_headers(
+                    [stream.request for stream in streams],
+                    [stream.timings for stream in streams],
+                    generations,
+                    self._compute_type,
+                ),
+                media_type=self.media_type,
+            )
+            await answer(scope, receive, send)
+
+
+def vertex_routes(router: Router, settings: Settings) -> APIRouter:
+    """POST /vertex."""
+    routes = APIRouter(route_class=StrictJsonRoute, tags=["Generate"], responses=ERRORS)
+
+    @routes.post(
+        "/vertex",
+        response_class=VertexResponse,
+        status_code=200,
+        responses={200: {"model": VertexResponseBody}},
+    )
+    async def vertex(
+        body: Annotated[VertexBody, Body(openapi_examples=VERTEX_EXAMPLES)],
+    ) -> Response:
+        """Generate from several prompts at once."""
+        requests = body.to_requests(router.limits.max_concurrent_requests)
+        return VertexResponse(router, requests, body.prefixes(), compute_type(router, settings))
+
+    return routes
+
+
+def _refuse_what_is_not_shown(given: GenerateParameters) -> None:
+    """A prediction is a text and nothing more."""
+    if given.best_of not in (None, 1):
+        raise ValidationError("`best_of` != 1 is not allowed for this endpoint")
+    if given.top_n_tokens:
+        raise ValidationError("`top_n_tokens` != 0 is not allowed for this endpoint")
+    if given.wants_details:
+        name = "details" if given.details else "decoder_input_details"
+        raise ValidationError(f"`{name}` is not allowed for this endpoint")
