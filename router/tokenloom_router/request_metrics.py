@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -36,12 +37,23 @@ _SHORT = {"incomplete_generation": "incomplete"}
 class RequestRecord:
     """How a request went. Neither finish nor error: the client left."""
 
+    request: ValidRequest | None = None
+    """Once it was validated."""
     finish: Finish | None = None
     error: RequestError | None = None
 
 
+class RequestObserver(Protocol):
+    """Somebody else who follows what becomes of requests."""
+
+    def received(self) -> Callable[[RequestRecord, Timings], None]:
+        """Called in the task of a request that begins; the result is called when it has ended."""
+
+
 class RequestMetrics:
     """Counts each request once, and its times and lengths at its end."""
+
+    observer: RequestObserver | None = None
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def seconds(name: str, help_text: str) -> Histogram:
@@ -92,6 +104,7 @@ class RequestMetrics:
         """Count a request as received now, and at the end of the block as what it became."""
         self._count.inc()
         record = RequestRecord()
+        ended = None if self.observer is None else self.observer.received()
         try:
             yield record
         except RequestError as error:
@@ -99,6 +112,8 @@ class RequestMetrics:
             raise
         finally:
             self._close(record, timings)
+            if ended is not None:
+                ended(record, timings)
 
     def validated(self, request: ValidRequest) -> None:
         """Note the lengths of a request that passed validation."""

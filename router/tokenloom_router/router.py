@@ -118,7 +118,7 @@ class Router:
         """
         timings = Timings(received_at=time.monotonic())
         with self._metrics.requests.track(timings) as record, self._admit():
-            valid = await self._validate(request, timings)
+            valid = record.request = await self._validate(request, timings)
             with self._client.open(valid, timings) as entry:
                 stream = Stream(entry)
                 try:
@@ -132,7 +132,7 @@ class Router:
         with self._metrics.requests.track(timings) as record:
             best_of = self._loaded_validation.best_of(request)
             with self._admit(best_of), ExitStack() as entries:
-                valid = await self._validate(request, timings)
+                valid = record.request = await self._validate(request, timings)
                 streams = [
                     Stream(entries.enter_context(self._client.open(sibling, timings)))
                     for sibling in _siblings(valid)
@@ -159,6 +159,8 @@ class Router:
                 await self._validate_one_of(requests, index, timings[index])
                 for index in range(len(requests))
             ]
+            for record, request in zip(records, valid, strict=True):
+                record.request = request
             groups = [
                 [
                     Stream(stack.enter_context(self._client.open(sibling, timing)))
