@@ -1,4 +1,4 @@
-"""The command line: `tokenloom serve`, `tokenloom env`, and `text-generation-launcher`."""
+"""The command line: `tokenloom serve`, `generate` and `env`, and `text-generation-launcher`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from tokenloom_engine.config import EngineConfig
+from tokenloom_router.config import RouterConfig
 from tokenloom_server.bundled_model import BundledModelError
 from tokenloom_server.configs import engine_config, router_config
 from tokenloom_server.environment_report import environment_report
 from tokenloom_server.flags import add_flags
-from tokenloom_server.settings import Settings
+from tokenloom_server.settings import HTTP, TGI, Settings
 from tokenloom_server.settings_error import one_line
 
 DESCRIPTION = "Serve a language model over HTTP, in the dialect of text-generation-inference."
+GENERATE_DESCRIPTION = (
+    "Answer the requests of a file, with the model in this machine. A run that was interrupted "
+    "goes on where it was: give the same command again."
+)
 EPILOG = "Each flag can be set by the environment variable in brackets instead; the flag wins."
+
+
+class RefusedError(Exception):
+    """The settings cannot be used. The message is one line."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -45,6 +56,22 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_version(serve)
     add_flags(serve)
+    generate = commands.add_parser(
+        "generate",
+        help="answer a file of requests, without a server",
+        usage="%(prog)s --input FILE --output FILE [FLAGS]",
+        description=GENERATE_DESCRIPTION,
+        epilog=EPILOG,
+        allow_abbrev=False,
+    )
+    files = generate.add_argument_group("Files")
+    files.add_argument(
+        "--input", required=True, type=Path, metavar="FILE", help="requests, one JSON object a line"
+    )
+    files.add_argument(
+        "--output", required=True, type=Path, metavar="FILE", help="where their answers go"
+    )
+    add_flags(generate, without=(HTTP, TGI))
     commands.add_parser("env", help="print what this installation runs on", allow_abbrev=False)
     return parser
 
@@ -70,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "env":
         sys.stdout.write(environment_report(None))
         return 0
+    if command == "generate":
+        return _generate(f"tokenloom {command}", flags)
     return _serve(f"tokenloom {command}", flags)
 
 
@@ -78,17 +107,23 @@ def launcher(arguments: Sequence[str] | None = None) -> int:
     return _serve("text-generation-launcher", vars(make_launcher_parser().parse_args(arguments)))
 
 
+def _generate(prog: str, flags: dict[str, Any]) -> int:
+    input, output = flags.pop("input"), flags.pop("output")
+    try:
+        settings, engine, router = _configs(flags)
+    except RefusedError as error:
+        return _refuse(prog, str(error))
+
+    from tokenloom_server.offline import generate
+
+    return generate(settings, engine, router, input=input, output=output)
+
+
 def _serve(prog: str, flags: dict[str, Any]) -> int:
     try:
-        settings = Settings(**flags)
-        engine, router = engine_config(settings), router_config(settings)
-    except ValidationError as error:
-        return _refuse(prog, one_line(error))
-    except BundledModelError as error:
+        settings, engine, router = _configs(flags)
+    except RefusedError as error:
         return _refuse(prog, str(error))
-    if settings.huggingface_hub_cache:
-        # The Hub's library reads it when it is loaded, here and in the engine process.
-        os.environ["HF_HUB_CACHE"] = settings.huggingface_hub_cache
     if settings.env:
         sys.stdout.write(environment_report(settings.huggingface_hub_cache))
         sys.stdout.flush()
@@ -97,6 +132,21 @@ def _serve(prog: str, flags: dict[str, Any]) -> int:
     from tokenloom_server.serve import serve
 
     return serve(settings, engine, router)
+
+
+def _configs(flags: dict[str, Any]) -> tuple[Settings, EngineConfig, RouterConfig]:
+    """The settings of all parts. Raises RefusedError."""
+    try:
+        settings = Settings(**flags)
+        engine, router = engine_config(settings), router_config(settings)
+    except ValidationError as error:
+        raise RefusedError(one_line(error)) from error
+    except BundledModelError as error:
+        raise RefusedError(str(error)) from error
+    if settings.huggingface_hub_cache:
+        # The Hub's library reads it when it is loaded, here and in the engine process.
+        os.environ["HF_HUB_CACHE"] = settings.huggingface_hub_cache
+    return settings, engine, router
 
 
 def _add_version(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import Any, get_args, get_origin
 
 from pydantic.config import JsonDict
@@ -13,8 +14,8 @@ from tokenloom_server.settings import Settings
 from tokenloom_server.settings_error import flag_name
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one flag a setting, in the settings' groups.
+def add_flags(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+    """Add one flag a setting, in the settings' groups but for those in `without`.
 
     The values stay text: pydantic reads them, as it reads the environment's. Flags that are not
     given leave no value behind.
@@ -22,6 +23,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, field in Settings.model_fields.items():
         title = _group(field)
+        if title in without:
+            continue
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
