@@ -36,30 +36,47 @@ class Detokenizer:
         if self._vocabulary.is_special(id):
             return self._vocabulary.special_text(id)
         self._ids.append(id)
-        decode = self._vocabulary.decode
-        known = decode(self._ids[self._start : self._read])
-        text = decode(self._ids[self._start :])
-        held = len(self._ids) - self._read
-        if text.endswith(REPLACEMENT) and held < MAX_HELD_TOKENS:
+        end = len(self._ids)
+        text = self._decode(self._start, end)
+        if not text.endswith(REPLACEMENT):
+            return self._give_out(end, text)
+        if end - self._read < MAX_HELD_TOKENS:
             return ""
-        return self._give_out(known, text)
+        border = self._last_border()
+        return self._give_out(border, self._decode(self._start, border))
 
     def flush(self) -> str:
         """The text of held tokens at the end, without the character that is cut in its middle."""
-        if self._read == len(self._ids):
+        end = len(self._ids)
+        if self._read == end:
             return ""
-        decode = self._vocabulary.decode
-        text = self._give_out(
-            decode(self._ids[self._start : self._read]), decode(self._ids[self._start :])
-        )
+        text = self._give_out(end, self._decode(self._start, end))
         for _ in range(MAX_CUT_BYTES):
             text = text.removesuffix(REPLACEMENT)
         return text
 
-    def _give_out(self, known: str, text: str) -> str:
-        self._start, self._read = self._read, len(self._ids)
+    def _last_border(self) -> int:
+        """Up to where held tokens are certain: those behind may begin a character."""
+        end = len(self._ids)
+        whole = self._decode(self._read, end)
+        for held in range(MAX_CUT_BYTES, 0, -1):
+            border = end - held
+            if self._decode(self._read, border) + self._decode(border, end) == whole:
+                return border
+        return end
+
+    def _give_out(self, end: int, text: str) -> str:
+        """What `text`, that of the window up to `end`, adds to what was given out."""
+        known = self._decode(self._start, self._read)
+        # A run of bytes may be no text as a whole, though its beginning was.
+        is_longer = text.startswith(known)
+        text = text[len(known) :] if is_longer else self._decode(self._read, end)
+        self._start, self._read = self._read, end
         if self._start > 64:  # the window is short; what lies before it is of no more use
             del self._ids[: self._start]
             self._read -= self._start
             self._start = 0
-        return text[len(known) :]
+        return text
+
+    def _decode(self, start: int, end: int) -> str:
+        return self._vocabulary.decode(self._ids[start:end])
