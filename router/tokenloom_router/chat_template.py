@@ -71,10 +71,16 @@ class ChatTemplate:
 
     @classmethod
     def load(
-        cls, folder: str, special_texts: Collection[str], *, parses_control_tokens: bool
+        cls,
+        folder: str,
+        special_texts: Collection[str],
+        *,
+        parses_control_tokens: bool,
+        tokenizer_config: str | None = None,
     ) -> ChatTemplate:
         """The template of the model in a folder. Raise OSError or ValueError if it is broken."""
-        files = ChatTemplateFiles.read(Path(folder))
+        given = Path(tokenizer_config) if tokenizer_config else None
+        files = ChatTemplateFiles.read(Path(folder), given)
         return cls(files, special_texts, parses_control_tokens=parses_control_tokens)
 
     async def render(self, prompt: ChatPrompt) -> list[Piece]:

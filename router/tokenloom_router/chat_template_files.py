@@ -22,18 +22,15 @@ class ChatTemplateFiles:
     """What templates know as `bos_token` and the like."""
 
     @classmethod
-    def read(cls, folder: Path) -> ChatTemplateFiles:
-        """Read the folder. Raise OSError or ValueError if a file in it is broken."""
-        config = _read_json(folder / "tokenizer_config.json")
-        named = config.get("chat_template")
-        templates = _named(named)
-        templates |= _named(_read_json(folder / "chat_template.json").get("chat_template"))
-        more = folder / "additional_chat_templates"
-        files = {path.stem: path for path in sorted(more.glob("*.jinja"))}
-        files[DEFAULT] = folder / "chat_template.jinja"
-        for name, path in files.items():
-            if path.is_file():
-                templates[name] = path.read_text(encoding="utf-8")
+    def read(cls, folder: Path, tokenizer_config: Path | None = None) -> ChatTemplateFiles:
+        """Read the folder. Raise OSError or ValueError if a file in it is broken.
+
+        `tokenizer_config` stands in for the folder's own; a template in it for all of its.
+        """
+        config = _read_json(tokenizer_config or folder / "tokenizer_config.json")
+        templates = _named(config.get("chat_template"))
+        if tokenizer_config is None or not templates:
+            templates |= _other_templates(folder)
         tokens = config | _read_json(folder / "special_tokens_map.json")
         special = {
             name: _content(token) for name, token in tokens.items() if name.endswith("_token")
@@ -47,6 +44,18 @@ class ChatTemplateFiles:
         if DEFAULT not in self.templates and len(self.templates) == 1:
             return next(iter(self.templates.values()))
         return self.templates.get(DEFAULT)
+
+
+def _other_templates(folder: Path) -> dict[str, str]:
+    """Those in files of their own."""
+    templates = _named(_read_json(folder / "chat_template.json").get("chat_template"))
+    more = folder / "additional_chat_templates"
+    files = {path.stem: path for path in sorted(more.glob("*.jinja"))}
+    files[DEFAULT] = folder / "chat_template.jinja"
+    for name, path in files.items():
+        if path.is_file():
+            templates[name] = path.read_text(encoding="utf-8")
+    return templates
 
 
 def _read_json(file: Path) -> dict[str, Any]:

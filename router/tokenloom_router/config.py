@@ -19,6 +19,8 @@ class RouterConfig:
     max_input_tokens: int | None = None
     max_total_tokens: int | None = None
     validation_workers: int = 2
+    tokenizer_config_path: str | None = None
+    """A tokenizer_config.json to take the chat template from, instead of the model's."""
     parses_control_tokens: bool = False
     """Whether what spells a special token in a chat's messages is one."""
     engine_stall_timeout: float = 30.0

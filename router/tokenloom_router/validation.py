@@ -78,6 +78,7 @@ class Validation:
                 model.model_path,
                 tokenizer.special_texts,
                 parses_control_tokens=config.parses_control_tokens,
+                tokenizer_config=config.tokenizer_config_path,
             )
             return tokenizer, chat_template, trials
 

@@ -47,6 +47,7 @@ def router_config(settings: Settings) -> RouterConfig:
         max_input_tokens=settings.max_input_tokens,
         max_total_tokens=settings.max_total_tokens,
         validation_workers=settings.validation_workers,
+        tokenizer_config_path=settings.tokenizer_config_path,
         engine_stall_timeout=settings.engine_stall_timeout,
         disable_grammar_support=settings.disable_grammar_support,
         disable_forced_tokens=settings.disable_forced_tokens,

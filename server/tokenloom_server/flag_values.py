@@ -73,9 +73,12 @@ def as_quantization(value: object) -> object:
 
 def as_file(value: str | None) -> str | None:
     """The path of a file that is there."""
-    if value is not None and not Path(value).expanduser().is_file():
+    if value is None:
+        return None
+    path = Path(value).expanduser()
+    if not path.is_file():
         raise ValueError(f"`tokenizer_config_path` must be a file, and there is none at {value!r}")
-    return value
+    return str(path)
 
 
 def as_endpoint(value: str | None) -> str | None:

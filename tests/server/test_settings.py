@@ -215,6 +215,7 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
         "quantize": "int8",
         "cuda_memory_fraction": "0.5",
         "engine_stall_timeout": "17",
+        "tokenizer_config_path": __file__,
     }
     settings = Settings(**given)
     engine, router = engine_config(settings), router_config(settings)
@@ -228,6 +229,7 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
     assert (engine.json_output, engine.log_level) == (True, "warn")
     assert (engine.quantize, engine.cuda_memory_fraction) == ("int8", 0.5)
     assert router.engine_stall_timeout == 17
+    assert router.tokenizer_config_path == __file__
     assert (router.max_concurrent_requests, router.max_best_of) == (3, 4)
     assert (router.max_stop_sequences, router.max_top_n_tokens) == (5, 6)
     assert (router.max_input_tokens, router.max_total_tokens) == (7, 8)
