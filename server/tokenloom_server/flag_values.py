@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from tokenloom_engine.constraints.backends import backend_names
 from tokenloom_engine.constraints.spec import ConstraintKind
+from tokenloom_server.reasoning import ReasoningTags
+from tokenloom_server.tools.formats import format_names
 
 OFF = frozenset({"", "n", "no", "f", "false", "off", "0"})
 LEVELS = {"warning": "warn", "critical": "error"}
@@ -88,4 +90,21 @@ def as_endpoint(value: str | None) -> str | None:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"`otlp_endpoint` must be like http://host:4317, not {value!r}")
+    return value
+
+
+def as_call_format(value: str) -> str:
+    """The name of a format of calls, or auto."""
+    names = ["auto", *format_names()]
+    if value not in names:
+        raise ValueError(f"`tool_call_parser` must be among {names}, not {value!r}")
+    return value
+
+
+def as_reasoning(value: str) -> str:
+    """What reasoning stands between."""
+    try:
+        ReasoningTags.parse(value)
+    except ValueError as error:
+        raise ValueError(f"`reasoning_parser` {error}, not {value!r}") from None
     return value

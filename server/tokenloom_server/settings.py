@@ -17,11 +17,13 @@ from tokenloom_server.environment import Environment
 from tokenloom_server.flag_values import (
     as_address,
     as_backends,
+    as_call_format,
     as_endpoint,
     as_file,
     as_level,
     as_list,
     as_quantization,
+    as_reasoning,
     as_switch,
 )
 from tokenloom_server.tgi_flags import refusal
@@ -32,6 +34,8 @@ Level = Annotated[Literal["trace", "debug", "info", "warn", "error"], BeforeVali
 File = Annotated[str | None, AfterValidator(as_file)]
 Endpoint = Annotated[str | None, AfterValidator(as_endpoint)]
 Quantization = Annotated[Literal["int8"] | None, BeforeValidator(as_quantization)]
+CallFormatName = Annotated[str, AfterValidator(as_call_format)]
+ReasoningOption = Annotated[str, AfterValidator(as_reasoning)]
 Address = Annotated[str, AfterValidator(as_address)]
 Backends = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
@@ -84,6 +88,18 @@ class Settings(BaseSettings):
     )
     quantize: Quantization = flag(None, MODEL, "how to keep the weights: int8; without it in dtype")
     trust_remote_code: Switch = flag(False, MODEL, "run the code that comes with a Hub model")
+    tool_call_parser: CallFormatName = flag(
+        "auto",
+        MODEL,
+        "how the model writes calls of tools: auto (as its chat template says), hermes, llama3, "
+        "mistral or json",
+    )
+    reasoning_parser: ReasoningOption = flag(
+        "none",
+        MODEL,
+        "what a model's reasoning stands between: none, think (<think> and </think>), or two tags, "
+        "START,END",
+    )
     tokenizer_config_path: File = flag(
         None, MODEL, "a tokenizer_config.json to take the chat template from, not the model's"
     )

@@ -1,0 +1,118 @@
+"""How the served model writes its answers: with calls of tools, behind reasoning."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Sequence
+
+import msgspec
+
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_router.errors import ValidationError
+from tokenloom_server.answer_parser import AnswerParser
+from tokenloom_server.reasoning import ReasoningParser, ReasoningTags, as_format
+from tokenloom_server.tools.call_grammar import Format, blamed_tool, call_grammar
+from tokenloom_server.tools.call_parser import CallParser
+from tokenloom_server.tools.formats import pick_format
+from tokenloom_server.tools.tool import ToolChoice
+from tokenloom_server.tools.tool_prompt import (
+    Message,
+    instructed,
+    native_messages,
+    plain_messages,
+)
+
+MENTIONS_TOOLS = re.compile(r"\{[{%][^}]*\btools\b")
+"""A template that knows tools reads a variable of this name."""
+ALPHANUMERIC = string.ascii_letters + string.digits
+
+
+class AnswerForm:
+    """One per server: what its model's chat template and two flags say."""
+
+    def __init__(
+        self, template: str | None, call_parser: str, reasoning: ReasoningTags | None
+    ) -> None:
+        """`template` is the one for chats with tools. `call_parser` is a format's name or auto."""
+        self._knows_tools = template is not None and MENTIONS_TOOLS.search(template) is not None
+        self.format = pick_format(call_parser, template if self._knows_tools else None)
+        self.reasoning = reasoning
+        texts = self.format.group([("", "")]) + (self.format.separator or "")
+        self._fixed = [texts, *((reasoning.start, reasoning.end) if reasoning else ())]
+
+    def messages(self, messages: Sequence[Message], choice: ToolChoice) -> list[Message]:
+        """A chat's messages as the template takes them, with what the model must be told."""
+        if self._knows_tools:
+            messages = native_messages(messages)
+        else:
+            messages = plain_messages(messages, self.format)
+        if choice.callable and not (self._knows_tools and not self.format.needs_prompt):
+            messages = instructed(messages, self.format, choice)
+        return list(messages)
+
+    def template_tools(self, choice: ToolChoice) -> bool:
+        """Whether the template is given the tools."""
+        return self._knows_tools and bool(choice.callable)
+
+    def is_mark(self, special_token: str) -> bool:
+        """Whether a special token is part of the form, and so of the text that is parsed."""
+        return any(special_token in text for text in self._fixed)
+
+    def constraint(
+        self, choice: ToolChoice, text: ConstraintSpec | None, *, is_open: bool
+    ) -> ConstraintSpec | None:
+        """What holds for the whole output, where `text` is what holds for the answer's text.
+
+        `is_open`: whether the prompt ends inside of reasoning. Raises ValidationError.
+        """
+        if not choice.callable and (text is None or self.reasoning is None):
+            return text
+        answer = _format(text) if text is not None else None
+        if choice.callable:
+            answer = call_grammar(self.format, choice, answer)
+        assert answer is not None, "there are calls or there is a text"
+        if self.reasoning is not None:
+            answer = self.reasoning.before(answer, is_open=is_open)
+        try:
+            value = msgspec.json.encode({"format": answer}).decode()
+        except RecursionError:
+            raise ValidationError("grammar is not valid: nested too deeply") from None
+        except UnicodeEncodeError:
+            raise ValidationError("grammar is not valid: not Unicode text") from None
+        return ConstraintSpec(
+            "structural_tag",
+            value,
+            whitespace_pattern=text.whitespace_pattern if text is not None else None,
+            lenient=text is not None and text.lenient,
+        )
+
+    def parser(self, choice: ToolChoice, *, is_open: bool) -> AnswerParser:
+        """What reads one answer."""
+        names = [tool.name for tool in choice.callable]
+        calls = CallParser(self.format, names, is_due=choice.mode == "required") if names else None
+        tags = self.reasoning
+        return AnswerParser(ReasoningParser(tags, is_open=is_open) if tags else None, calls)
+
+    def call_id(self) -> str:
+        """A name for a call that no other has."""
+        length = self.format.id_length
+        if length is None:
+            return f"call_{secrets.token_hex(12)}"
+        return "".join(secrets.choice(ALPHANUMERIC) for _ in range(length))
+
+
+def explained(message: str, choice: ToolChoice) -> str:
+    """A refusal of the constraint, in words that the client can follow to its tools."""
+    found = blamed_tool(message, choice)
+    if found == message:
+        return message
+    return found[found.index("tools[") :]
+
+
+def _format(spec: ConstraintSpec) -> Format:
+    try:
+        return as_format(spec)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise ValidationError(f"grammar is not valid: {error}") from None

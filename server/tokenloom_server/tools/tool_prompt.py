@@ -1,0 +1,116 @@
+"""Chats with tools, for models whose chat template knows tools and for those that know nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tokenloom_server.tools.call_format import CallFormat
+from tokenloom_server.tools.tool import Tool, ToolChoice
+
+Message = dict[str, Any]
+"""A message as chat templates take it."""
+
+MAY = "To call one, write nothing but this, with its name and arguments:"
+MUST = "Answer with a call and nothing else, with a function's name and arguments:"
+OTHERWISE = "If no call is needed, answer in plain text."
+
+
+def tool_bodies(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """What a template is told of the tools."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools]
+
+
+def native_messages(messages: Sequence[Message]) -> list[Message]:
+    """For a template that knows tools: the arguments of calls as objects, not as JSON text."""
+    return [
+        {**message, "tool_calls": [_native_call(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def plain_messages(messages: Sequence[Message], format: CallFormat) -> list[Message]:
+    """For a template that does not: calls as text, their results as words of the user."""
+    names: dict[str, str] = {}
+    plain: list[Message] = []
+    was_result = False
+    for message in messages:
+        calls = message.get("tool_calls") or []
+        names |= {call.get("id", ""): call["function"]["name"] for call in calls}
+        is_result = message["role"] == "tool"
+        if is_result:
+            name = message.get("name") or names.get(message.get("tool_call_id", ""), "the function")
+            text = f"Result of {name}:\n{message['content']}"
+            if was_result:
+                plain[-1] = {**plain[-1], "content": f"{plain[-1]['content']}\n\n{text}"}
+            else:
+                plain.append({"role": "user", "content": text})
+        elif calls:
+            plain.append(_plain_calls(message, format))
+        else:
+            plain.append(message)
+        was_result = is_result
+    return plain
+
+
+def instructed(
+    messages: Sequence[Message], format: CallFormat, choice: ToolChoice
+) -> list[Message]:
+    """The messages with what the model must know to call tools: in the system's message, or else in
+    the user's first, for some templates know no system.
+    """
+    text = instruction(format, choice)
+    place = next((i for i, m in enumerate(messages) if m["role"] in ("system", "developer")), None)
+    if place is None:
+        place = next((i for i, m in enumerate(messages) if m["role"] == "user"), None)
+    if place is None:
+        return [{"role": "user", "content": text}, *messages]
+    message = messages[place]
+    parts = (message["content"], text) if message["role"] != "user" else (text, message["content"])
+    changed = {**message, "content": "\n\n".join(part for part in parts if part)}
+    return [*messages[:place], changed, *messages[place + 1 :]]
+
+
+def instruction(format: CallFormat, choice: ToolChoice) -> str:
+    """The tools, and how to call them."""
+    example = format.group([("NAME", '{"ARGUMENT": VALUE}')])
+    lines = ["You can call these functions:"]
+    lines += [json.dumps(_function(tool), ensure_ascii=False) for tool in choice.callable]
+    lines += ["", MUST if choice.mode == "required" else MAY, example]
+    return "\n".join(lines if choice.mode == "required" else [*lines, OTHERWISE])
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.schema
+    return function
+
+
+def _native_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": _arguments(function["arguments"])}}
+
+
+def _arguments(text: str) -> object:
+    """The arguments of a call; text that is not JSON, as when an answer was cut, stays text."""
+    if not text.strip():
+        return {}
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return text
+
+
+def _plain_calls(message: Message, format: CallFormat) -> Message:
+    functions = [call["function"] for call in message["tool_calls"]]
+    text = format.group([(f["name"], f["arguments"].strip() or "{}") for f in functions])
+    kept = {key: value for key, value in message.items() if key != "tool_calls"}
+    content = message.get("content")
+    return {**kept, "content": f"{content}\n{text}" if content else text}
