@@ -20,6 +20,7 @@ SCHEMA = {
         "age": {"type": "integer", "maximum": 120},
     },
     "required": ["name", "age"],
+    "additionalProperties": False,
 }
 
 

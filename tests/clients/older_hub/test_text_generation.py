@@ -92,11 +92,17 @@ def test_errors_have_their_classes(client: Client) -> None:
 
 
 def test_many_at_once(async_client: AsyncClient) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}}
-    grammar = Grammar(type=GrammarType.Json, value={**schema, "required": ["n"]})
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    grammar = Grammar(type=GrammarType.Json, value=schema)
 
     async def whole() -> str:
-        return (await async_client.generate("JSON:", 20, grammar=grammar)).generated_text
+        response = await async_client.generate("JSON:", max_new_tokens=20, grammar=grammar)
+        return response.generated_text
 
     async def stream() -> str:
         events = async_client.generate_stream("Rome fell in ", max_new_tokens=10, grammar=YEAR)
