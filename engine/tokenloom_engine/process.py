@@ -25,6 +25,7 @@ from tokenloom_engine.messages import (
     Inbound,
     Outbound,
     Ready,
+    StepOutputs,
     Submit,
 )
 
@@ -71,7 +72,7 @@ class EngineProcess:
                         engine.abort(message.id)
             if engine.has_work or engine.is_compiling:
                 outputs = engine.step()
-                if outputs.outputs or outputs.stats.batch_tokens:
+                if _says_something(outputs):
                     self._send(outputs)
             if time.monotonic() >= self._sent_at + HEARTBEAT_SECONDS:
                 self._send(Heartbeat())
@@ -89,6 +90,12 @@ class EngineProcess:
     def _send(self, message: Outbound) -> None:
         self._socket.send(self._encoder.encode(message))
         self._sent_at = time.monotonic()
+
+
+def _says_something(step: StepOutputs) -> bool:
+    """Whether the front has to hear of a step; while it waits for a constraint there are many."""
+    stats = step.stats
+    return bool(step.outputs or stats.batch_tokens or stats.compile_seconds or stats.mask_seconds)
 
 
 def main() -> int:
