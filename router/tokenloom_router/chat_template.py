@@ -107,6 +107,10 @@ class ChatTemplate:
         )
         return marks.pieces(text)
 
+    def mentions(self, word: str) -> bool:
+        """Whether the text of a template has a word in it."""
+        return any(word in template for template in self.files.templates.values())
+
     def close(self) -> None:
         """End the processes that wait for work."""
         with suppress(Empty):

@@ -78,6 +78,10 @@ class Tokenizer:
         """The spellings of special tokens."""
         return self._special.values()
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, with the names of special ones."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
     def token_bytes(self, id: int) -> bytes:
         """A token's part of a text."""
         return self._token_bytes.of(id)

@@ -15,6 +15,7 @@ from tokenloom_router.metrics import Metrics
 from tokenloom_router.router import Router
 from tokenloom_server.api.generate import generate_routes
 from tokenloom_server.api.invocations import invocation_routes
+from tokenloom_server.api.openai.routes import openai_routes
 from tokenloom_server.api.status import status_routes
 from tokenloom_server.api.tokenize import tokenize_routes
 from tokenloom_server.api.vertex import vertex_routes
@@ -55,6 +56,7 @@ def create_app(settings: Settings, router: Router, metrics: Metrics) -> FastAPI:
     app.include_router(tokenize_routes(router), dependencies=key)
     app.include_router(vertex_routes(router, settings), dependencies=key)
     app.include_router(invocation_routes(), dependencies=key)
+    app.include_router(openai_routes(router, settings), dependencies=key)
     app.include_router(status_routes(router, settings, metrics))
     _add_middleware(app, settings)
     if settings.otlp_endpoint:
@@ -81,5 +83,5 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         CORSMiddleware,
         allow_origins=settings.cors_allow_origin or ["*"],
         allow_methods=["GET", "POST"],
-        allow_headers=["authorization", "content-type"],
+        allow_headers=["*"],  # clients of OpenAI's dialect send some of their own
     )

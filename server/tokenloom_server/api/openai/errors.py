@@ -1,0 +1,172 @@
+"""What is wrong with a request, in OpenAI's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from tokenloom_router.errors import (
+    OverloadedError,
+    PromptError,
+    RequestError,
+    TooLongError,
+    UnavailableError,
+    ValidationError,
+)
+from tokenloom_server.errors import RETRY_AFTER_SECONDS
+from tokenloom_server.json_body import body_error
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+_NAME = re.compile(r"`([^`]+)`")
+_PREFIX = "Failed to deserialize the JSON body into the target type: "
+
+
+class FaultBody(TypedDict):
+    """What is wrong. `param` is the field at fault, where there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(TypedDict):
+    """The body of an error."""
+
+    error: FaultBody
+
+
+class ModelNotFoundError(ValidationError):
+    """The request names a model that is not served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a route calls the fields that the router has other names for."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """From the router's name to the route's."""
+    constraint: str = "response_format"
+    """The field that the constraint came from."""
+
+    def translated(self, message: str) -> str:
+        """A message of the router's, with the route's names in it."""
+        message = _NAME.sub(lambda match: f"`{self.names.get(match[1], match[1])}`", message)
+        if message.startswith("grammar "):
+            message = f"`{self.constraint}`" + message.removeprefix("grammar")
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error as OpenAI tells it."""
+
+    status: int
+    message: str
+    type: str = INVALID
+    param: str | None = None
+    code: str | None = None
+
+    @classmethod
+    def of(cls, error: RequestError, words: Words) -> Fault:
+        """What became of a request that was read."""
+        match error:
+            case PromptError(index=index, cause=cause):
+                fault = cls.of(cause, words)
+                message = f"prompt {index}: {fault.message}"
+                return cls(fault.status, message, fault.type, fault.param, fault.code)
+            case ModelNotFoundError():
+                return cls(404, error.reason, INVALID, "model", "model_not_found")
+            case TooLongError():
+                return cls._too_long(error, words)
+            case ValidationError():
+                message = words.translated(error.reason)
+                name = _NAME.search(message)
+                param = name[1] if name else None
+                return cls(400, message, INVALID, param, "invalid_value")
+            case OverloadedError():
+                message = f"{error}: no request can be taken now, try again later"
+                return cls(429, message, "rate_limit_error", code="rate_limit_exceeded")
+            case UnavailableError():
+                return cls(503, str(error), SERVER, code="unavailable")
+            case _:
+                return cls(500, str(error), SERVER, code=error.error_type)
+
+    @classmethod
+    def of_body(cls, request: Request, error: RequestValidationError | HTTPException) -> Fault:
+        """What is wrong with a body that cannot be read."""
+        if isinstance(error, RequestValidationError):
+            first = error.errors()[0]
+            if first["loc"][:1] == ("body",) and len(first["loc"]) > 1:
+                return cls._of_field(first)
+            error = body_error(request, error)
+        status = 400 if error.status_code == 422 else error.status_code
+        detail = error.detail.encode(errors="replace").decode()
+        return cls(status, detail.removeprefix(_PREFIX) or "The request cannot be read")
+
+    @classmethod
+    def _of_field(cls, detail: Mapping[str, Any]) -> Fault:
+        path = _path(detail["loc"][1:])
+        match detail["type"]:
+            case "missing":
+                message, code = (
+                    f"Missing required parameter: `{path}`",
+                    "missing_required_parameter",
+                )
+            case "extra_forbidden":
+                message, code = f"Unrecognized request argument: `{path}`", "unknown_parameter"
+            case _:
+                message, code = f"`{path}`: {detail['msg']}", "invalid_value"
+        return cls(400, message, INVALID, path, code)
+
+    @classmethod
+    def _too_long(cls, error: TooLongError, words: Words) -> Fault:
+        total = error.input_length + error.max_new_tokens
+        prompt = words.names.get("inputs", "inputs")
+        message = (
+            f"This model's maximum context length is {error.max_total_tokens} tokens. However, you "
+            f"requested {total} tokens ({error.input_length} in `{prompt}`, {error.max_new_tokens} "
+            "for the completion). Please reduce one of them"
+        )
+        return cls(400, message, INVALID, prompt, "context_length_exceeded")
+
+    @property
+    def json(self) -> bytes:
+        """The body, also of the last event of a stream."""
+        fault: FaultBody = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        body: ErrorBody = {"error": fault}
+        return msgspec.json.encode(body)
+
+    def response(self) -> Response:
+        """The answer."""
+        headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if self.status == 503 else None
+        return Response(self.json, self.status, headers, "application/json")
+
+
+def _path(parts: tuple[str | int, ...]) -> str:
+    """`messages`, 0, `content` as messages[0].content, without the names of a union's members."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and not part[0].isupper() and part not in _MEMBERS:
+            path += f".{part}" if path else part
+    return path
+
+
+_MEMBERS = frozenset({"str", "int", "float", "bool", "function-after", "json-or-python"})

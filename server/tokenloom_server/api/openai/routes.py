@@ -1,0 +1,121 @@
+"""The routes of OpenAI's dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from tokenloom_router.errors import ValidationError
+from tokenloom_router.router import Router
+from tokenloom_server.api.headers import compute_type
+from tokenloom_server.api.openai.chat_answer import ChatAnswer, ChatChunkBody, ChatResponseBody
+from tokenloom_server.api.openai.chat_request import ChatBody
+from tokenloom_server.api.openai.completion_answer import (
+    CompletionAnswer,
+    CompletionResponseBody,
+)
+from tokenloom_server.api.openai.completion_request import CompletionBody
+from tokenloom_server.api.openai.envelope import Envelope
+from tokenloom_server.api.openai.errors import ErrorBody
+from tokenloom_server.api.openai.models import ServedModel, model_routes
+from tokenloom_server.api.openai.response import Order, StreamedAnswer, WholeAnswer
+from tokenloom_server.api.openai.route import OpenAIRoute
+from tokenloom_server.settings import Settings
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorBody, "description": "The request breaks a rule"},
+    404: {"model": ErrorBody, "description": "The request names another model"},
+    429: {"model": ErrorBody, "description": "No permit is free: try again later"},
+    500: {"model": ErrorBody, "description": "The engine failed while it generated"},
+    503: {"model": ErrorBody, "description": "The engine is starting, or the server stopping"},
+}
+
+
+class OpenAIResponses:
+    """Makes a route's response from its body."""
+
+    def __init__(self, router: Router, settings: Settings) -> None:
+        self._router = router
+        self._settings = settings
+        self.model = ServedModel(router)
+
+    def completion(self, body: CompletionBody) -> Response:
+        """Generate the texts that follow prompts. Raises ValidationError."""
+        router = self._router
+        envelope = Envelope("cmpl", self.model.check(body.model), body.request_id)
+        requests = body.to_requests()
+        self._check_number(len(requests), body.num_sequences)
+        order = Order(
+            router=router,
+            requests=requests,
+            answer=lambda streams: CompletionAnswer(body, envelope, router, streams),
+            words=body.words,
+            compute_type=compute_type(router, self._settings),
+            wants_usage=body.wants_usage,
+        )
+        return StreamedAnswer(order) if body.stream else WholeAnswer(order)
+
+    def chat(self, body: ChatBody) -> Response:
+        """Generate the answer to a chat. Raises ValidationError."""
+        router = self._router
+        envelope = Envelope("chatcmpl", self.model.check(body.model), body.request_id)
+        request = body.to_request(router.chat_template)
+        self._check_number(1, request.n)
+        order = Order(
+            router=router,
+            requests=[request],
+            answer=lambda streams: ChatAnswer(body, envelope, router, streams),
+            words=body.words,
+            compute_type=compute_type(router, self._settings),
+            wants_usage=body.wants_usage,
+        )
+        return StreamedAnswer(order) if body.stream else WholeAnswer(order)
+
+    def _check_number(self, num_prompts: int, num_sequences: int) -> None:
+        """Raise ValidationError if a request alone would take more permits than there are."""
+        most = self._settings.max_client_batch_size
+        if num_prompts > most:
+            raise ValidationError(
+                f"`prompt` must have <= {most} prompts (the server's --max-client-batch-size). "
+                f"Given: {num_prompts}"
+            )
+        permits = self._router.limits.max_concurrent_requests
+        if num_prompts * num_sequences > permits:
+            raise ValidationError(
+                f"`n` (or `best_of`) times the number of prompts must be <= {permits} (the "
+                f"server's --max-concurrent-requests). Given: {num_prompts * num_sequences}"
+            )
+
+
+def openai_routes(router: Router, settings: Settings) -> APIRouter:
+    """POST /v1/completions and /v1/chat/completions, GET /v1/models."""
+    responses = OpenAIResponses(router, settings)
+    routes = APIRouter(route_class=OpenAIRoute, tags=["OpenAI"], responses=ERRORS)
+
+    @routes.post("/v1/completions", **_answers(CompletionResponseBody, CompletionResponseBody))
+    async def completions(body: CompletionBody) -> Response:
+        """Generate the texts that follow one prompt or several."""
+        return responses.completion(body)
+
+    @routes.post("/v1/chat/completions", **_answers(ChatResponseBody, ChatChunkBody))
+    async def chat_completions(body: ChatBody) -> Response:
+        """Generate the answer to a chat."""
+        return responses.chat(body)
+
+    routes.include_router(model_routes(responses.model))
+    return routes
+
+
+def _answers(whole: object, chunk: object) -> dict[str, Any]:
+    """What the documentation says of a route's answer."""
+    return {
+        "response_class": WholeAnswer,
+        "responses": {
+            200: {
+                "model": whole,
+                "description": "The answer; with `stream`, server-sent events with its chunks",
+            }
+        },
+    }
