@@ -21,6 +21,7 @@ from tokenloom_router.request import GenerateRequest, Generation
 from tokenloom_router.router import Router
 from tokenloom_router.stream import MergedOutput, Stream, merged
 from tokenloom_server.api.generation import FOREVER_SECONDS, KEEP_ALIVE_SECONDS
+from tokenloom_server.api.headers import stream_headers, summed_headers
 from tokenloom_server.api.openai.answer import Answer, Body
 from tokenloom_server.api.openai.errors import Fault, Words
 from tokenloom_server.api.stream_events import FAIR_TOKENS
@@ -84,7 +85,7 @@ class WholeAnswer(OrderResponse):
 
     def _costs(self, streams: Sequence[Stream]) -> dict[str, str]:
         prompts = list({id(stream.timings): stream for stream in streams}.values())
-        return summed_costs(
+        return summed_headers(
             [stream.request for stream in prompts],
             [stream.timings for stream in prompts],
             [
@@ -108,7 +109,7 @@ class StreamedAnswer(OrderResponse):
             response = EventSourceResponse(
                 self._events(answer, first, outputs),
                 headers={
-                    **stream_costs(
+                    **stream_headers(
                         streams[0].request, streams[0].timings, self._order.compute_type
                     ),
                     "cache-control": "no-cache",
