@@ -45,9 +45,9 @@ class Row:
 class Batch:
     """The tensors of one forward over `rows`. T tokens, N logits.
 
-    A single token or logit is there twice. Matrix products of one row round otherwise than those
-    of more rows, and a lone sequence shall get the same logits as one in a crowd. The copy is
-    computed along and read by nobody.
+    With a `twin`, a single token or logit is there twice. Matrix products of one row may round
+    otherwise than those of more rows, and a lone sequence shall get the same logits as one in a
+    crowd. The copy is computed along and read by nobody.
     """
 
     rows: list[Row]
@@ -67,7 +67,9 @@ class Batch:
         return sum(row.num_logits for row in self.rows)
 
     @classmethod
-    def pack(cls, rows: list[Row], block_size: int, device: torch.device) -> Batch:
+    def pack(
+        cls, rows: list[Row], block_size: int, device: torch.device, *, twin: bool = True
+    ) -> Batch:
         """Lay the rows end to end. Every row's blocks must be allocated."""
         ids: list[int] = []
         positions, slots, logits = [], [], []
@@ -79,14 +81,15 @@ class Batch:
             positions.append(position)
             slots.append(table[position // block_size] * block_size + position % block_size)
             logits.append(np.arange(row.first_logit, row.end) - row.start + offset)
+
+        def tensor(values: NDArray[np.int64]) -> torch.Tensor:
+            values = values.repeat(2) if twin and len(values) == 1 else values
+            return torch.from_numpy(values).to(device)
+
         return cls(
             rows,
-            _at_least_two(np.asarray(ids)).unsqueeze(0).to(device),
-            _at_least_two(np.concatenate(positions)).unsqueeze(0).to(device),
+            tensor(np.asarray(ids)).unsqueeze(0),
+            tensor(np.concatenate(positions)).unsqueeze(0),
             torch.from_numpy(np.concatenate(slots)).to(device),
-            _at_least_two(np.concatenate(logits)).to(device),
+            tensor(np.concatenate(logits)),
         )
-
-
-def _at_least_two(values: NDArray[np.int64]) -> torch.Tensor:
-    return torch.from_numpy(values.repeat(2) if len(values) == 1 else values)

@@ -174,7 +174,10 @@ class Engine:
         """The forward, with bitmasks filled meanwhile, and the sampling."""
         drawing = [i for i, row in enumerate(rows) if row.draws]
         self._start_filling([rows[i].sequence for i in drawing])
-        batch = Batch.pack(rows, self._config.block_size, self._runner.model.device)
+        model = self._runner.model
+        batch = Batch.pack(
+            rows, self._config.block_size, model.device, twin=not model.is_batch_invariant
+        )
         start = time.perf_counter()
         logits = self._runner.get_logits(batch)
         self._stats.forward_seconds = time.perf_counter() - start

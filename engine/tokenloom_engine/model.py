@@ -11,8 +11,13 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
-from tokenloom_engine.attention.base import AttentionOptions
+from tokenloom_engine.attention.base import AttentionBackend, AttentionOptions, LayerSpec
+from tokenloom_engine.attention.cpu import CpuAttention
 from tokenloom_engine.errors import LoadError
+from tokenloom_engine.kernels.decoder import FusedDecoder, can_fuse
+from tokenloom_engine.kernels.library import Kernels
+from tokenloom_engine.kernels.linear import pack_linears, prepack_linears
+from tokenloom_engine.kernels.norm import replace_norms
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +86,7 @@ class Model:
         self.device = network.device
         self.dtype = network.dtype
         self.attend: AttendFunction = _no_attention
+        self._decoder: FusedDecoder | None = None
         self._attention_name = attention_name
         AttentionInterface.register(attention_name, self._attention)
         network.set_attn_implementation(attention_name)
@@ -104,11 +110,47 @@ class Model:
         torch.nn.Module.to(network.requires_grad_(False), device).train(False)
         return cls(network, next(_names))
 
+    @property
+    def is_batch_invariant(self) -> bool:
+        """Whether a sequence's logits are bitwise the same whatever else is in the batch."""
+        return self._decoder is not None
+
+    def optimize(
+        self,
+        layers: list[LayerSpec],
+        attention: str,
+        kernels: Kernels | None,
+        quantize: str | None,
+    ) -> str:
+        """Put faster ways to compute in the place of the network's modules.
+
+        `layers` as the probe saw them. Returns for the log what was done. The network's own
+        modules are not to be used afterwards.
+        """
+        if kernels is None:
+            count = prepack_linears(self.network) if quantize is None else 0
+            return f"{count} linear layers prepacked by oneDNN"
+        if attention == "cpu" and can_fuse(self.network):
+            self._decoder = FusedDecoder(self.network, layers, kernels, quantize)
+            return f"CPU kernels ({kernels.instructions}), the decoder as a whole"
+        norms = replace_norms(self.network, kernels)
+        count = pack_linears(self.network, kernels, quantize)
+        return f"CPU kernels ({kernels.instructions}), {count} linear layers and {norms} norms"
+
+    def bind(self, backend: AttentionBackend) -> None:
+        """Attend over this back end's cache from now on."""
+        self.attend = backend.attend
+        if self._decoder is not None:
+            assert isinstance(backend, CpuAttention)
+            self._decoder.bind(backend)
+
     @torch.inference_mode()
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_positions: torch.Tensor
     ) -> torch.Tensor:
         """input_ids and position_ids [1, T], logit_positions [N] -> logits [N, vocab_size]."""
+        if self._decoder is not None:
+            return self._decoder.forward(input_ids, position_ids, logit_positions)
         output = self.network(
             input_ids=input_ids,
             position_ids=position_ids,

@@ -8,14 +8,16 @@ import time
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from tokenloom_engine.attention import create_attention, resolve_attention
+from tokenloom_engine.attention.base import LayerSpec
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.checkpoint import cache_folder, keep, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.errors import LoadError
-from tokenloom_engine.kernels.linear import prepack_linears
+from tokenloom_engine.errors import LoadError, UnfaithfulError
+from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.memory import memory_for_kv_cache
 from tokenloom_engine.messages import ModelInfo
 from tokenloom_engine.model import Model, pick_device, pick_dtype
@@ -41,21 +43,18 @@ class ModelRunner:
             torch.set_num_threads(config.num_threads)
         device = pick_device(config.device)
         dtype = pick_dtype(config.dtype, device)
-        attention = resolve_attention(config.attention, device)
         checkpoint = resolve_checkpoint(config.model_id, config.revision, dtype)
         logger.info("Loading %s as %s on %s", config.model_id, dtype, device)
-        self.model = Model.load(
-            checkpoint.path, dtype, device, trust_remote_code=config.trust_remote_code
-        )
-        self.tokenizer_json, eos_token_ids = _read_tokenizer(
-            self.model, checkpoint.path, trust_remote_code=config.trust_remote_code
-        )
+        kernels = _load_kernels(config, device)
+        try:
+            layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
+        except UnfaithfulError as error:
+            if kernels is None or config.quantize is not None:
+                raise
+            logger.warning("Without the CPU kernels (slower), for with them %s", error)
+            kernels = None
+            layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
         tokenizer_file = _keep_tokenizer(self.tokenizer_json)
-        self.vocabulary = Vocabulary.from_file(tokenizer_file, eos_token_ids)
-        layers = probe_layers(self.model)
-        references = reference_logits(self.model)
-        num_prepacked = prepack_linears(self.model.network)
-        probe_logits(self.model, layers, attention, self.vocabulary, references)
         self.block_size = config.block_size
         bytes_per_token = sum(layer.bytes_per_token(dtype) for layer in layers)
         max_positions = (
@@ -63,9 +62,9 @@ class ModelRunner:
         )
         self.num_blocks = _num_blocks(config, device, bytes_per_token, max_positions)
         self.backend = create_attention(
-            attention, layers, self.num_blocks, self.block_size, dtype, device
+            attention, layers, self.num_blocks, self.block_size, dtype, device, kernels
         )
-        self.model.attend = self.backend.attend
+        self.model.bind(self.backend)
         self.info = ModelInfo(
             model_id=config.model_id,
             model_path=str(checkpoint.path),
@@ -75,16 +74,14 @@ class ModelRunner:
             dtype=str(dtype).removeprefix("torch."),
             device=str(device),
             attention=attention,
-            vocab_size=references[0].shape[-1],
-            eos_token_ids=sorted(eos_token_ids),
+            vocab_size=self._vocab_size,
+            eos_token_ids=sorted(self._eos_token_ids),
             max_position_embeddings=max_positions,
             max_batch_total_tokens=self.num_blocks * self.block_size,
             max_batch_prefill_tokens=config.max_batch_prefill_tokens
             or DEFAULT_PREFILL_TOKENS[device.type],
             max_batch_size=config.max_batch_size,
         )
-        if num_prepacked:
-            logger.info("%d linear layers prepacked by oneDNN", num_prepacked)
         logger.info(
             "KV cache: %d tokens in %d blocks, %.2f GB; loaded in %.1f s",
             self.num_blocks * self.block_size,
@@ -93,11 +90,54 @@ class ModelRunner:
             time.perf_counter() - started,
         )
 
+    def _load(
+        self,
+        config: EngineConfig,
+        path: Path,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: Kernels | None,
+    ) -> tuple[list[LayerSpec], str]:
+        """Load model and tokenizer, and see that they are served faithfully.
+
+        Returns the attention layers and the name of their back end. Raises UnfaithfulError.
+        """
+        attention = resolve_attention(config.attention, config.block_size, dtype, kernels)
+        self.model = Model.load(path, dtype, device, trust_remote_code=config.trust_remote_code)
+        self.tokenizer_json, self._eos_token_ids = _read_tokenizer(
+            self.model, path, trust_remote_code=config.trust_remote_code
+        )
+        self.vocabulary = Vocabulary(Tokenizer.from_str(self.tokenizer_json), self._eos_token_ids)
+        layers = probe_layers(self.model)
+        references = reference_logits(self.model)
+        self._vocab_size = references[0].shape[-1]
+        how = self.model.optimize(layers, attention, kernels, config.quantize)
+        logger.info("%s; attention by %s", how, attention)
+        probe_logits(
+            self.model,
+            layers,
+            attention,
+            self.vocabulary,
+            references,
+            kernels,
+            is_quantized=config.quantize is not None,
+        )
+        return layers, attention
+
     def get_logits(self, batch: Batch) -> torch.Tensor:
-        """One forward. Returns [num_logits, vocab_size] in the model's dtype, row after row."""
+        """One forward. Returns [num_logits, vocab_size], row after row."""
         self.backend.prepare(batch)
         logits = self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
         return logits[: batch.num_logits]
+
+
+def _load_kernels(config: EngineConfig, device: torch.device) -> Kernels | None:
+    kernels = None
+    if device.type == "cpu" and not config.disable_custom_kernels:
+        kernels = Kernels.load(torch.get_num_threads())
+    if config.quantize is not None and kernels is None:
+        raise LoadError(f"`quantize` {config.quantize} needs the CPU kernels, and there are none")
+    return kernels
 
 
 def _num_blocks(

@@ -12,7 +12,8 @@ import torch
 from tokenloom_engine.attention import create_attention
 from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
 from tokenloom_engine.batch import Batch, Row
-from tokenloom_engine.errors import LoadError
+from tokenloom_engine.errors import LoadError, UnfaithfulError
+from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.messages import SamplingParams, StoppingParams, Submit
 from tokenloom_engine.model import Model
 from tokenloom_engine.sequence import Sequence
@@ -24,6 +25,8 @@ CHUNKS = ((17, 0), (23, 9))
 PROBE_BLOCK_SIZE = 16
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """Largest relative error of a position's logits; a wrong attention is off by about 1."""
+QUANTIZED_TOLERANCE = 0.5
+"""Weights in bytes are another model; what is wrong beyond that is off by about 1."""
 QUANTILE = 0.75
 """So many positions must be right. The others may be further off: a rounding can make a router pick
 other experts. What attention does wrong, a window included, shows at more positions than these."""
@@ -68,13 +71,16 @@ def probe_logits(
     attention: str,
     vocabulary: Vocabulary,
     references: list[torch.Tensor],
+    kernels: Kernels | None,
+    *,
+    is_quantized: bool,
 ) -> None:
     """Compare packed logits with `references`. Raises LoadError if they differ."""
     num_blocks = 2 * len(PROBE_LENGTHS) * (-(-max(PROBE_LENGTHS) // PROBE_BLOCK_SIZE))
     backend = create_attention(
-        attention, layers, num_blocks, PROBE_BLOCK_SIZE, model.dtype, model.device
+        attention, layers, num_blocks, PROBE_BLOCK_SIZE, model.dtype, model.device, kernels
     )
-    model.attend = backend.attend
+    model.bind(backend)
     sequences = [_sequence(model, length, vocabulary) for length in PROBE_LENGTHS]
     blocks = iter(reversed(range(num_blocks)))
     for sequence in sequences:
@@ -87,18 +93,21 @@ def probe_logits(
             if count:
                 rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
                 sequence.num_computed += count
-        batch = Batch.pack(rows, PROBE_BLOCK_SIZE, model.device)
+        batch = Batch.pack(rows, PROBE_BLOCK_SIZE, model.device, twin=not model.is_batch_invariant)
         backend.prepare(batch)
         logits = model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
         parts = torch.split(logits, [row.num_logits for row in rows])
         for row, part in zip(rows, parts, strict=True):
             ours[sequences.index(row.sequence)].append(part)
+    tolerance = QUANTIZED_TOLERANCE if is_quantized else TOLERANCE[model.dtype]
     for own, reference in zip(ours, references, strict=True):
         errors = (torch.cat(own).float() - reference).norm(dim=-1) / reference.norm(dim=-1)
         error = errors.quantile(QUANTILE)
-        if not error <= TOLERANCE[model.dtype]:
-            raise _refusal(
-                model, f"packed logits differ from the model's own (relative error {error:.2g})"
+        if not error <= tolerance:
+            raise UnfaithfulError(
+                _reason(
+                    model, f"packed logits differ from the model's own (relative error {error:.2g})"
+                )
             )
 
 
@@ -133,6 +142,10 @@ def _ids(model: Model, length: int) -> torch.Tensor:
 
 
 def _refusal(model: Model, reason: str) -> LoadError:
+    return LoadError(_reason(model, reason))
+
+
+def _reason(model: Model, reason: str) -> str:
     name = model.config.model_type
     reason = reason.strip().splitlines()[0]
-    return LoadError(f"the architecture {name!r} cannot be served faithfully: {reason}")
+    return f"the architecture {name!r} cannot be served faithfully: {reason}"

@@ -1,4 +1,4 @@
-"""Linear layers on the CPU, their weights laid out once for oneDNN.
+"""Linear layers on the CPU, their weights laid out once for the product.
 
 torch's own bfloat16 linear lays out the weight anew in each call, which for a few rows takes longer
 than the product itself.
@@ -6,11 +6,35 @@ than the product itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+
+from tokenloom_engine.kernels.library import Kernels
+from tokenloom_engine.kernels.packing import PackedWeight, is_quantizable, is_suited
+
+KEPT_WHOLE = ("down_proj", "lm_head", "embed_out")
+"""Layers that `quantize` leaves as they are: in bytes they would cost the most accuracy."""
+
+
+class PackedLinear(torch.nn.Module):
+    """A `torch.nn.Linear` by our own kernel: a row's result does not depend on the others."""
+
+    def __init__(self, weight: PackedWeight, kernels: Kernels) -> None:
+        super().__init__()
+        self.in_features = weight.num_inputs
+        self.out_features = weight.num_outputs
+        self.weight = weight.packed  # some models ask for its dtype or device
+        self._packed = weight
+        self._kernels = kernels
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., in_features] -> [..., out_features]."""
+        return self._packed.multiply(self._kernels, x)
 
 
 class PrepackedLinear(torch.nn.Module):
-    """Computes what a bfloat16 `torch.nn.Linear` on the CPU computes."""
+    """A bfloat16 `torch.nn.Linear` by oneDNN, where our kernels are not to be had."""
 
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
@@ -31,18 +55,48 @@ class PrepackedLinear(torch.nn.Module):
         return output
 
 
+def pack_linears(network: torch.nn.Module, kernels: Kernels, quantize: str | None = None) -> int:
+    """Replace the linear layers that our kernels compute. Returns how many were replaced."""
+
+    def replacement(name: str, linear: torch.nn.Linear) -> torch.nn.Module | None:
+        if not is_suited(linear.weight):
+            return None
+        weight = pack_linear(name, linear, quantize)
+        return PackedLinear(weight, kernels)
+
+    return _replace(network, replacement)
+
+
+def pack_linear(name: str, linear: torch.nn.Linear, quantize: str | None) -> PackedWeight:
+    """The layer's weight, in bytes if `quantize` is int8 and the layer of this name bears it."""
+    if quantize == "int8" and name not in KEPT_WHOLE and is_quantizable(linear.weight):
+        return PackedWeight.quantize(linear.weight, linear.bias)
+    return PackedWeight.pack(linear.weight, linear.bias)
+
+
 def prepack_linears(network: torch.nn.Module) -> int:
-    """Replace the linear layers where that is faster. Returns how many were replaced."""
+    """Replace the linear layers where oneDNN is faster. Returns how many were replaced."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return 0
+
+    def replacement(name: str, linear: torch.nn.Linear) -> torch.nn.Module | None:
+        is_cpu = linear.weight.device.type == "cpu"
+        is_bfloat16 = linear.weight.dtype == torch.bfloat16
+        return PrepackedLinear(linear) if is_cpu and is_bfloat16 else None
+
+    return _replace(network, replacement)
+
+
+def _replace(
+    network: torch.nn.Module,
+    replacement: Callable[[str, torch.nn.Linear], torch.nn.Module | None],
+) -> int:
     count = 0
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is torch.nn.Linear and _is_suited(child.weight):
-                setattr(parent, name, PrepackedLinear(child))
-                count += 1
+            if type(child) is torch.nn.Linear:
+                new = replacement(name, child)
+                if new is not None:
+                    setattr(parent, name, new)
+                    count += 1
     return count
-
-
-def _is_suited(weight: torch.Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16

@@ -1,0 +1,118 @@
+// Matrix product with a packed weight.
+//
+// A weight [outputs, inputs] is stored in panels of 32 outputs: [outputs / 32, inputs / p, 32, p],
+// where p numbers make a word (see storage.h). One step of the inner loop then reads 32 words of
+// the weight side by side and multiplies them with one word of each input row. For few rows the
+// time is that of reading the weight once; for many, that of the multiplications.
+//
+// Every output is summed over the inputs in their order, whatever the number of rows.
+#include <algorithm>
+
+#include "kernels.h"
+#include "parallel.h"
+#include "storage.h"
+#include "tiles.h"
+
+namespace tokenloom {
+namespace {
+
+constexpr int PANEL = 2 * LANES;
+constexpr int TILE_ROWS = TOKENLOOM_AVX512 ? 12 : 3;  // as many as registers hold sums for
+constexpr int TILES_AT_ONCE = 16;                     // their inputs stay in the cache
+
+template <class T>
+struct Product {
+  using S = Storage<T>;
+  const Gemm &args;
+  const int64_t words;  // of an input row
+  const T *const inputs, *const weight, *const bias;
+
+  explicit Product(const Gemm &args)
+      : args(args),
+        words(args.num_inputs / S::PER_WORD),
+        inputs((const T *)args.inputs),
+        weight((const T *)args.weight),
+        bias((const T *)args.bias) {}
+
+  const T *panel_weight(int64_t panel) const { return weight + panel * PANEL * args.num_inputs; }
+
+  // All rows of some panels. The panels of a thread are read one after the other, so the next one
+  // is fetched ahead while the last rows of one are computed.
+  void panels(int64_t first, int64_t last) const {
+    const int64_t num_tiles = (args.rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (int64_t begin = 0; begin < num_tiles; begin += TILES_AT_ONCE) {
+      const int64_t end = std::min(num_tiles, begin + TILES_AT_ONCE);
+      for (int64_t panel = first; panel < last; panel++) {
+        for (int64_t tile = begin; tile < end; tile++) {
+          // Tiles of about equal height: 13 rows are 7 and 6 and not 12 and 1.
+          const int64_t row = tile * args.rows / num_tiles;
+          const int64_t count = (tile + 1) * args.rows / num_tiles - row;
+          const bool fetches = tile + 1 == end && panel + 1 < last;
+          const T *next = fetches ? panel_weight(panel + 1) : nullptr;
+          with_rows<TILE_ROWS>((int)count, [&](auto n) { tile_of<n>(row, panel, next); });
+        }
+      }
+    }
+  }
+
+  template <int ROWS>
+  void tile_of(int64_t row, int64_t panel, const T *next) const {
+    const uint32_t *left = (const uint32_t *)(inputs + row * args.num_inputs);
+    const uint32_t *right = (const uint32_t *)panel_weight(panel);
+    Floats sums[ROWS][2] = {};
+    for (int64_t k = 0; k < words; k++) {
+      const Words w0 = load_words(right + k * PANEL), w1 = load_words(right + k * PANEL + LANES);
+      if (next != nullptr) {
+        __builtin_prefetch((const uint32_t *)next + k * PANEL);
+        __builtin_prefetch((const uint32_t *)next + k * PANEL + LANES);
+      }
+      for (int r = 0; r < ROWS; r++) {
+        const uint32_t x = left[r * words + k];
+        sums[r][0] = S::dot(sums[r][0], x, w0);
+        sums[r][1] = S::dot(sums[r][1], x, w1);
+      }
+    }
+    for (int r = 0; r < ROWS; r++)
+      for (int half = 0; half < 2; half++) put(row + r, panel * PANEL + half * LANES, sums[r][half]);
+  }
+
+  // Writes sixteen outputs of a row, or those of them that there are.
+  void put(int64_t row, int64_t output, Floats x) const {
+    const int64_t count = std::min<int64_t>(LANES, args.num_outputs - output);
+    if (count <= 0) return;
+    const int64_t at = row * args.num_outputs + output;
+    if (bias != nullptr)
+      for (int i = 0; i < count; i++) x[i] += S::to_float(bias[output + i]);
+    if (args.is_float_result)
+      put_as((float *)args.result + at, x, count);
+    else
+      put_as((T *)args.result + at, x, count);
+  }
+
+  template <class U>
+  static void put_as(U *to, Floats x, int64_t count) {
+    if (count == LANES) return Storage<U>::store(to, x);
+    U whole[LANES];
+    Storage<U>::store(whole, x);
+    std::copy(whole, whole + count, to);
+  }
+};
+
+template <class T>
+void multiply(const Gemm &args) {
+  const Product<T> product(args);
+  const int64_t panels = (args.num_outputs + PANEL - 1) / PANEL;
+  // A few shares a thread: who is held up leaves the rest to the others.
+  const int64_t share = std::max<int64_t>(1, panels / (8 * args.threads));
+  const int64_t shares = (panels + share - 1) / share;
+  parallel_for(shares, args.threads, [&](int64_t i) {
+    product.panels(i * share, std::min(panels, (i + 1) * share));
+  });
+}
+
+}  // namespace
+}  // namespace tokenloom
+
+void tokenloom_gemm(const Gemm *args) {
+  tokenloom::with_storage(args->storage, [&](auto t) { tokenloom::multiply<decltype(t)>(*args); });
+}

@@ -1,0 +1,165 @@
+// What the library offers: plain functions over plain structs. Nothing is allocated for the
+// caller and nothing is kept. All pointers are to contiguous rows unless a stride is given;
+// strides are in elements. `storage` is 0 float, 1 bfloat16, 2 float16; `threads` is the most
+// that a function uses.
+//
+// kernels/library.py mirrors each struct and function.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+// outputs[rows, outputs] = inputs[rows, inputs] * weight + bias, see gemm.cpp for the weight's
+// layout. The result has the inputs' storage, or is float.
+struct Gemm {
+  const void *inputs;
+  const void *weight;
+  const void *bias;  // [outputs] or null
+  void *result;
+  int64_t rows, num_inputs, num_outputs;
+  int32_t storage, is_float_result, threads;
+};
+void tokenloom_gemm(const Gemm *);
+
+// The same with a weight of bytes, see int8_gemm.cpp.
+struct Int8Gemm {
+  const void *inputs;
+  const int8_t *weight;
+  const float *scales;   // [outputs]
+  const int32_t *sums;   // [outputs]
+  const void *bias;      // [outputs] or null
+  void *result;
+  uint8_t *quantized;    // workspace [rows, num_inputs]
+  float *row_scales;     // workspace [rows]
+  int64_t rows, num_inputs, num_outputs;
+  int32_t storage, threads;
+};
+void tokenloom_int8_gemm(const Int8Gemm *);
+
+// residual += delta (where there is one), then result = its RMS norm (Zhang, Sennrich 2019).
+struct RmsNorm {
+  void *residual;     // [rows, width], changed only if there is a delta
+  const void *delta;  // [rows, width] or null
+  const void *weight; // [width]
+  void *result;       // [rows, width]
+  int64_t rows, width;
+  float epsilon;
+  int32_t storage, threads;
+};
+void tokenloom_rms_norm(const RmsNorm *);
+
+// result[rows, width] = silu(gate) * up, where gate_up is [rows, gate then up].
+struct SiluMultiply {
+  const void *gate_up;
+  void *result;
+  int64_t rows, width;
+  int32_t storage, threads;
+};
+void tokenloom_silu_multiply(const SiluMultiply *);
+
+// Rotates heads in place (RoFormer, Su et al. 2021; halves, as Llama has it), after an RMS norm of
+// each head where there is a weight.
+struct Rotary {
+  void *heads;          // [rows, stride]: num_heads of dim each at the start of every row
+  int64_t stride;
+  const void *norm;     // [dim] or null
+  const float *cosines; // [rows, dim], of which the first half is read
+  const float *sines;
+  int64_t rows;
+  int32_t num_heads, dim;
+  float epsilon;
+  int32_t storage, threads;
+};
+void tokenloom_rotary(const Rotary *);
+
+// One layer's part of the paged KV cache. The layout stands in attention.cpp.
+struct Cache {
+  void *keys;
+  void *values;
+  int32_t num_heads, key_dim, value_dim, block_size;
+  int32_t storage;
+};
+
+// Puts each token's key and value into its slot (block * block_size + offset).
+struct Store {
+  Cache cache;
+  const void *keys;    // [tokens, key_stride]
+  const void *values;  // [tokens, value_stride]
+  int64_t key_stride, value_stride;
+  const int64_t *slots;
+  int64_t tokens;
+  int32_t threads;
+};
+void tokenloom_store(const Store *);
+
+// Causal attention of packed rows over their blocks.
+struct Attention {
+  Cache cache;
+  const void *queries;  // [tokens, query_stride], heads of key_dim
+  void *result;         // [tokens, result_stride], heads of value_dim
+  int64_t query_stride, result_stride;
+  const int32_t *tables;  // [rows, table_stride] blocks
+  int64_t table_stride;
+  const int32_t *starts;   // [rows + 1]: where each row's tokens begin
+  const int32_t *lengths;  // [rows]: keys that the row's last token sees
+  int32_t rows, num_heads;
+  float scale;
+  float softcap;        // 0: none
+  int32_t window;       // 0: none; else a token sees so many keys at most
+  const float *sinks;   // [num_heads] or null
+  int32_t threads;
+};
+void tokenloom_attention(const Attention *);
+
+// A linear layer: of bytes if it has scales, see Int8Gemm, else as in Gemm.
+struct Linear {
+  const void *weight;
+  const void *bias;
+  const float *scales;
+  const int32_t *sums;
+  int64_t num_inputs, num_outputs;
+};
+
+// A decoder layer of the Llama family, see decoder.cpp.
+struct DecoderLayer {
+  const void *input_norm;
+  Linear query_key_value;   // their outputs one after the other
+  const void *query_norm;   // [dim] or null
+  const void *key_norm;     // [dim] or null
+  Linear output;
+  const void *middle_norm;
+  Linear gate_up;
+  Linear down;
+  Attention attention;      // with cache, dims, scale and window; the rest is filled in
+};
+
+struct Decoder {
+  const DecoderLayer *layers;
+  int32_t num_layers;
+  float epsilon;
+  int32_t storage, threads;
+  int64_t width;
+};
+
+// One forward. All spaces are the caller's.
+struct Forward {
+  void *hidden;  // [tokens, width]: the embeddings, and in the end the last layer's output
+  const float *cosines, *sines;  // [tokens, dim]
+  const int64_t *slots;
+  const int32_t *tables, *starts, *lengths;  // as in Attention
+  int64_t table_stride;
+  int64_t tokens;
+  int32_t rows;
+  void *normed;        // [tokens, width]
+  void *delta;         // [tokens, width]
+  void *wide;          // [tokens, most outputs of query_key_value and gate_up]
+  void *narrow;        // [tokens, most inputs of output and down]
+  uint8_t *quantized;  // [tokens, most inputs], for layers of bytes
+  float *row_scales;   // [tokens], for layers of bytes
+};
+void tokenloom_forward(const Decoder *, const Forward *);
+
+// What the CPU that it was built for has: for the log.
+const char *tokenloom_instructions();
+}

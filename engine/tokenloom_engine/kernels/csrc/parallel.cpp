@@ -1,0 +1,105 @@
+#include "parallel.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tokenloom {
+namespace {
+
+constexpr int SPINS_FOR_WORK = 4000;    // some 100 us: the pauses within a forward are shorter
+constexpr int SPINS_FOR_OTHERS = 2000;  // then let whoever has begun a share have this core
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+class Pool {
+  // The loop's number and the next index, in one word: who takes an index knows of which loop.
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<int64_t> done_{0};
+  std::atomic<int64_t> count_{0};
+  std::atomic<Body> body_{nullptr};
+  std::atomic<void *> context_{nullptr};
+  std::atomic<int> sleepers_{0};
+  std::mutex sleep_;
+  std::condition_variable wake_;
+  std::mutex use_;
+  int workers_ = 0;
+
+ public:
+  void run(int64_t count, int threads, Body body, void *context) {
+    std::unique_lock<std::mutex> use(use_, std::try_to_lock);
+    if (!use.owns_lock() || threads <= 1 || count <= 1) {
+      for (int64_t i = 0; i < count; i++) body(context, i);
+      return;
+    }
+    for (; workers_ < threads - 1; workers_++) std::thread([this] { work(); }).detach();
+    const uint64_t loop = (ticket_.load() >> 32) + 1;
+    body_ = body;
+    context_ = context;
+    count_ = count;
+    done_ = 0;
+    ticket_ = loop << 32;
+    if (sleepers_ > 0) {
+      std::lock_guard<std::mutex> lock(sleep_);
+      wake_.notify_all();
+    }
+    take_shares(loop);
+    for (int spins = 0; done_.load(std::memory_order_acquire) < count; spins++)
+      spins < SPINS_FOR_OTHERS ? pause() : std::this_thread::yield();
+  }
+
+ private:
+  void take_shares(uint64_t loop) {
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    while (ticket >> 32 == (loop & 0xffffffff)) {
+      const int64_t index = ticket & 0xffffffff;
+      const Body body = body_.load(std::memory_order_relaxed);
+      void *context = context_.load(std::memory_order_relaxed);
+      if (index >= count_.load(std::memory_order_relaxed)) return;
+      // Success means that the loop still runs, so what was read belongs to it.
+      if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
+        body(context, index);
+        done_.fetch_add(1, std::memory_order_release);
+        ticket = ticket_.load(std::memory_order_acquire);
+      }
+    }
+  }
+
+  void work() {
+    uint64_t last = 0;
+    for (;;) {
+      for (int spins = 0; loop() == last; spins++) {
+        if (spins < SPINS_FOR_WORK) {
+          pause();
+          continue;
+        }
+        std::unique_lock<std::mutex> lock(sleep_);
+        sleepers_++;
+        wake_.wait(lock, [&] { return loop() != last; });
+        sleepers_--;
+      }
+      last = loop();
+      take_shares(last);
+    }
+  }
+
+  uint64_t loop() const { return ticket_.load() >> 32; }
+};
+
+}  // namespace
+
+void run_parallel(int64_t count, int threads, Body body, void *context) {
+  static Pool *pool = new Pool;  // never freed: its threads run until the process ends
+  pool->run(count, threads, body, context);
+}
+
+}  // namespace tokenloom

@@ -1,0 +1,251 @@
+"""The C++ kernels as Python sees them: the structs of csrc/kernels.h, and a method a function.
+
+A call through ctypes releases Python's lock while it runs. Tensors must be contiguous unless a
+stride is taken from them, and live as long as a struct that points to them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+import torch
+
+from tokenloom_engine.kernels.build import build_kernels
+
+STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The dtypes that the kernels compute with, and their codes."""
+LANES = 16
+"""Widths of rows that are normed, rotated or gated must be multiples of it."""
+
+
+class Gemm(ctypes.Structure):
+    _fields_ = [
+        ("inputs", c_void_p),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("result", c_void_p),
+        ("rows", c_int64),
+        ("num_inputs", c_int64),
+        ("num_outputs", c_int64),
+        ("storage", c_int32),
+        ("is_float_result", c_int32),
+        ("threads", c_int32),
+    ]
+
+
+class Int8Gemm(ctypes.Structure):
+    _fields_ = [
+        ("inputs", c_void_p),
+        ("weight", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
+        ("bias", c_void_p),
+        ("result", c_void_p),
+        ("quantized", c_void_p),
+        ("row_scales", c_void_p),
+        ("rows", c_int64),
+        ("num_inputs", c_int64),
+        ("num_outputs", c_int64),
+        ("storage", c_int32),
+        ("threads", c_int32),
+    ]
+
+
+class RmsNorm(ctypes.Structure):
+    _fields_ = [
+        ("residual", c_void_p),
+        ("delta", c_void_p),
+        ("weight", c_void_p),
+        ("result", c_void_p),
+        ("rows", c_int64),
+        ("width", c_int64),
+        ("epsilon", c_float),
+        ("storage", c_int32),
+        ("threads", c_int32),
+    ]
+
+
+class SiluMultiply(ctypes.Structure):
+    _fields_ = [
+        ("gate_up", c_void_p),
+        ("result", c_void_p),
+        ("rows", c_int64),
+        ("width", c_int64),
+        ("storage", c_int32),
+        ("threads", c_int32),
+    ]
+
+
+class Rotary(ctypes.Structure):
+    _fields_ = [
+        ("heads", c_void_p),
+        ("stride", c_int64),
+        ("norm", c_void_p),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("rows", c_int64),
+        ("num_heads", c_int32),
+        ("dim", c_int32),
+        ("epsilon", c_float),
+        ("storage", c_int32),
+        ("threads", c_int32),
+    ]
+
+
+class Cache(ctypes.Structure):
+    _fields_ = [
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("num_heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("block_size", c_int32),
+        ("storage", c_int32),
+    ]
+
+
+class Store(ctypes.Structure):
+    _fields_ = [
+        ("cache", Cache),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("key_stride", c_int64),
+        ("value_stride", c_int64),
+        ("slots", c_void_p),
+        ("tokens", c_int64),
+        ("threads", c_int32),
+    ]
+
+
+class Attention(ctypes.Structure):
+    _fields_ = [
+        ("cache", Cache),
+        ("queries", c_void_p),
+        ("result", c_void_p),
+        ("query_stride", c_int64),
+        ("result_stride", c_int64),
+        ("tables", c_void_p),
+        ("table_stride", c_int64),
+        ("starts", c_void_p),
+        ("lengths", c_void_p),
+        ("rows", c_int32),
+        ("num_heads", c_int32),
+        ("scale", c_float),
+        ("softcap", c_float),
+        ("window", c_int32),
+        ("sinks", c_void_p),
+        ("threads", c_int32),
+    ]
+
+
+class Linear(ctypes.Structure):
+    _fields_ = [
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
+        ("num_inputs", c_int64),
+        ("num_outputs", c_int64),
+    ]
+
+
+class DecoderLayer(ctypes.Structure):
+    _fields_ = [
+        ("input_norm", c_void_p),
+        ("query_key_value", Linear),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("output", Linear),
+        ("middle_norm", c_void_p),
+        ("gate_up", Linear),
+        ("down", Linear),
+        ("attention", Attention),
+    ]
+
+
+class Decoder(ctypes.Structure):
+    _fields_ = [
+        ("layers", ctypes.POINTER(DecoderLayer)),
+        ("num_layers", c_int32),
+        ("epsilon", c_float),
+        ("storage", c_int32),
+        ("threads", c_int32),
+        ("width", c_int64),
+    ]
+
+
+class Forward(ctypes.Structure):
+    _fields_ = [
+        ("hidden", c_void_p),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("slots", c_void_p),
+        ("tables", c_void_p),
+        ("starts", c_void_p),
+        ("lengths", c_void_p),
+        ("table_stride", c_int64),
+        ("tokens", c_int64),
+        ("rows", c_int32),
+        ("normed", c_void_p),
+        ("delta", c_void_p),
+        ("wide", c_void_p),
+        ("narrow", c_void_p),
+        ("quantized", c_void_p),
+        ("row_scales", c_void_p),
+    ]
+
+
+class Kernels:
+    """The loaded library. Every method computes in place what its struct describes."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        """`threads`: how many a function uses."""
+        self.threads = threads
+        self._library = ctypes.CDLL(str(path))
+        self._library.tokenloom_instructions.restype = ctypes.c_char_p
+
+    @classmethod
+    def load(cls, threads: int) -> Kernels | None:
+        """Build the library if it is not there. None if it cannot be built."""
+        path = build_kernels()
+        return None if path is None else cls(path, threads)
+
+    @property
+    def instructions(self) -> str:
+        """What of the CPU they use."""
+        name: bytes = self._library.tokenloom_instructions()
+        return name.decode()
+
+    def gemm(self, args: Gemm) -> None:
+        """Matrix product with a packed weight."""
+        self._library.tokenloom_gemm(ctypes.byref(args))
+
+    def int8_gemm(self, args: Int8Gemm) -> None:
+        """Matrix product with a packed weight of bytes."""
+        self._library.tokenloom_int8_gemm(ctypes.byref(args))
+
+    def rms_norm(self, args: RmsNorm) -> None:
+        """Add to the residual, and norm it."""
+        self._library.tokenloom_rms_norm(ctypes.byref(args))
+
+    def silu_multiply(self, args: SiluMultiply) -> None:
+        """The gated activation."""
+        self._library.tokenloom_silu_multiply(ctypes.byref(args))
+
+    def rotary(self, args: Rotary) -> None:
+        """Rotary embedding."""
+        self._library.tokenloom_rotary(ctypes.byref(args))
+
+    def store(self, args: Store) -> None:
+        """Put keys and values into the paged cache."""
+        self._library.tokenloom_store(ctypes.byref(args))
+
+    def attention(self, args: Attention) -> None:
+        """Paged attention."""
+        self._library.tokenloom_attention(ctypes.byref(args))
+
+    def forward(self, decoder: Decoder, step: Forward) -> None:
+        """All layers of a decoder."""
+        self._library.tokenloom_forward(ctypes.byref(decoder), ctypes.byref(step))
