@@ -21,7 +21,9 @@ from tokenloom_server.api.tokenize import tokenize_routes
 from tokenloom_server.api.vertex import vertex_routes
 from tokenloom_server.errors import EXCEPTION_HANDLERS
 from tokenloom_server.middleware.api_key import ApiKey
+from tokenloom_server.middleware.openai_errors import OpenAIErrors
 from tokenloom_server.middleware.payload_limit import PayloadLimit
+from tokenloom_server.middleware.request_id import RequestId
 from tokenloom_server.settings import Settings
 
 DESCRIPTION = (
@@ -79,9 +81,12 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(PayloadLimit, limit=settings.payload_limit)
     if settings.api_key:
         app.add_middleware(ApiKey, api_key=settings.api_key)
+    app.add_middleware(OpenAIErrors)
+    app.add_middleware(RequestId)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.cors_allow_origin or ["*"],
         allow_methods=["GET", "POST"],
         allow_headers=["*"],  # clients of OpenAI's dialect send some of their own
+        expose_headers=["x-request-id"],
     )

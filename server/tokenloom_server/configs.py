@@ -48,6 +48,7 @@ def router_config(settings: Settings) -> RouterConfig:
         max_total_tokens=settings.max_total_tokens,
         validation_workers=settings.validation_workers,
         tokenizer_config_path=settings.tokenizer_config_path,
+        parses_control_tokens=settings.chat_special_tokens == "parse",
         engine_stall_timeout=settings.engine_stall_timeout,
         disable_grammar_support=settings.disable_grammar_support,
         disable_forced_tokens=settings.disable_forced_tokens,

@@ -103,6 +103,16 @@ class Settings(BaseSettings):
     tokenizer_config_path: File = flag(
         None, MODEL, "a tokenizer_config.json to take the chat template from, not the model's"
     )
+    chat_special_tokens: Literal["text", "parse"] = flag(
+        "text",
+        MODEL,
+        "what spells a special token in a chat's messages: text, or parse, which lets it be one",
+    )
+    served_model_name: Texts = flag(
+        (),
+        MODEL,
+        "name of the model on OpenAI's routes, may be repeated; without it its own",
+    )
     huggingface_hub_cache: str | None = flag(
         None, MODEL, "folder that Hub models are kept in; without it the Hub library's own"
     )

@@ -9,6 +9,7 @@ from typing import Any
 from tokenloom_engine.messages import SequenceOutput
 from tokenloom_router.stream import Stream
 from tokenloom_server.api.openai.envelope import SYSTEM_FINGERPRINT, Envelope
+from tokenloom_server.api.openai.sampling import SamplingFields
 from tokenloom_server.api.openai.usage import Usage
 
 Body = Mapping[str, Any]
@@ -29,12 +30,12 @@ class Answer(ABC):
         streams: Sequence[Stream],
         *,
         num_sequences: int,
-        usage_in_chunks: bool = False,
+        options: SamplingFields,
     ) -> None:
         """`num_sequences` of the streams, one behind the other, belong to each prompt."""
         self._envelope = envelope
         self._prompts = streams[::num_sequences]
-        self._usage_in_chunks = usage_in_chunks
+        self._options = options
         self.usage = Usage(self._prompts)
 
     @abstractmethod
@@ -56,8 +57,8 @@ class Answer(ABC):
 
     def _chunk(self, choice: Body, **more: object) -> Body:
         body = {**self._frame(self.chunk_name), "choices": [choice], **more}
-        if self._usage_in_chunks:
-            body["usage"] = self.usage.body()
+        if self._options.wants_usage:
+            body["usage"] = self.usage.body() if self._options.wants_usage_always else None
         return body
 
     def _whole(self, choices: Sequence[Body], **more: object) -> Body:

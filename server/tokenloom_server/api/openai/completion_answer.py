@@ -45,12 +45,7 @@ class CompletionAnswer(Answer):
     def __init__(
         self, body: CompletionBody, envelope: Envelope, router: Router, streams: Sequence[Stream]
     ) -> None:
-        super().__init__(
-            envelope,
-            streams,
-            num_sequences=body.num_sequences,
-            usage_in_chunks=body.wants_usage_always,
-        )
+        super().__init__(envelope, streams, num_sequences=body.num_sequences, options=body)
         self._body = body
         self._router = router
         self._spelling = TokenSpelling(router.tokenizer)

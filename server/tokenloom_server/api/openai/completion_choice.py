@@ -113,7 +113,7 @@ def joined(
     body = first | second
     body["text"] = first["text"] + second["text"]
     body["logprobs"] = joined_logprobs(first["logprobs"], second["logprobs"])
-    if "token_ids" in first:
+    if "token_ids" in first and "token_ids" in second:
         body["token_ids"] = first["token_ids"] + second["token_ids"]
     return body
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,11 +40,15 @@ class ServedModel:
     """The one model of a server."""
 
     router: Router
+    names: Sequence[str] = ()
+    """What the operator calls it."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def name(self) -> str:
-        """Its Hub id, or the name of its local folder or file."""
+        """The operator's for it, its Hub id, or the name of its local folder or file."""
+        if self.names:
+            return self.names[0]
         model_id = self.router.model.model_id
         path = Path(model_id).expanduser()
         return path.name.removesuffix(".gguf") if path.exists() else model_id
@@ -53,7 +58,10 @@ class ServedModel:
         if name is None:
             return self.name
         model_id = self.router.model.model_id
-        if name not in (ANY, self.name, model_id, Path(model_id).name, Path(self.name).name):
+        known = {ANY, self.name, *self.names}
+        if not self.names:
+            known |= {model_id, Path(model_id).name}
+        if name not in known:
             raise ModelNotFoundError(
                 f"The model `{name[:200]}` does not exist: this server has `{self.name}`"
             )
