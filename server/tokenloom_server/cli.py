@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,6 +15,7 @@ from tokenloom_engine.config import EngineConfig
 from tokenloom_router.config import RouterConfig
 from tokenloom_server.bundled_model import BundledModelError
 from tokenloom_server.configs import engine_config, router_config
+from tokenloom_server.environment import prepare_hub
 from tokenloom_server.environment_report import environment_report
 from tokenloom_server.flags import add_flags
 from tokenloom_server.settings import HTTP, TGI, Settings
@@ -143,9 +143,7 @@ def _configs(flags: dict[str, Any]) -> tuple[Settings, EngineConfig, RouterConfi
         raise RefusedError(one_line(error)) from error
     except BundledModelError as error:
         raise RefusedError(str(error)) from error
-    if settings.huggingface_hub_cache:
-        # The Hub's library reads it when it is loaded, here and in the engine process.
-        os.environ["HF_HUB_CACHE"] = settings.huggingface_hub_cache
+    prepare_hub(settings.huggingface_hub_cache)
     return settings, engine, router
 
 

@@ -1,4 +1,7 @@
-"""The environment variables that are settings. The only place that reads the environment."""
+"""The environment's variables: those that are settings, and those of libraries.
+
+The only place that reads and sets them.
+"""
 
 from __future__ import annotations
 
@@ -62,3 +65,14 @@ def ignored_variables() -> list[str]:
         if text and not as_switch(text):
             lines.append(f"{name}={text} has no effect: there is no other way here")
     return lines
+
+
+def prepare_hub(cache: str | None) -> None:
+    """Tell the Hub's library, here and in the engine process, what TGI takes from elsewhere.
+
+    It reads its variables when it is loaded.
+    """
+    if cache is not None:
+        os.environ["HF_HUB_CACHE"] = cache
+    if token := os.environ.get("HF_API_TOKEN"):
+        os.environ.setdefault("HF_TOKEN", token)

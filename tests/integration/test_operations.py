@@ -19,6 +19,7 @@ from tests.collector import Collector, attributes, grpc_collector
 from tests.integration.serving import Server, body, serve, wait_until_healthy
 
 STALL_SECONDS = 6
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STORY = "Once upon a time, in a small town by the sea,"
 LONG = {"max_new_tokens": 2000, "ignore_eos": True}
 SCHEMA = {
@@ -98,14 +99,29 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
+def hub_cache(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model, as if it had been fetched from the Hub."""
+    cache = tmp_path_factory.mktemp("hub")
+    folder = cache / "models--somebody--small"
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    for file in model_path.iterdir():
+        (snapshot / file.name).symlink_to(file)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "v1").write_text(COMMIT)
+    return cache
+
+
+@pytest.fixture(scope="module")
 def operated(
-    model_path: Path, tmp_path_factory: pytest.TempPathFactory, collector: Collector
+    hub_cache: Path, tmp_path_factory: pytest.TempPathFactory, collector: Collector
 ) -> Iterator[Server]:
-    flags = ["--model-id", str(model_path), "--json-output", "--api-key", "secret"]
+    flags = ["--model-id", "somebody/small", "--revision", "v1"]
+    flags += ["--huggingface-hub-cache", str(hub_cache), "--json-output", "--api-key", "secret"]
     flags += ["--engine-stall-timeout", str(STALL_SECONDS), "--prometheus-port", "9000"]
     flags += ["--otlp-endpoint", collector.endpoint]
     log = tmp_path_factory.mktemp("operated") / "log"
-    with serve(log, *flags, OTEL_BSP_SCHEDULE_DELAY="200") as server:
+    with serve(log, *flags, OTEL_BSP_SCHEDULE_DELAY="200", HF_HUB_OFFLINE="1") as server:
         yield server
 
 
@@ -127,6 +143,11 @@ def samples(server: Server) -> dict[tuple[str, frozenset[tuple[str, str]]], floa
             labels.pop("le", None)
             found[name_and_labels.split("{")[0], frozenset(labels.items())] = float(value)
     return found
+
+
+def test_a_hub_model_from_the_cache_without_a_network(operated: Server) -> None:
+    info = httpx.get(f"{operated.url}/info").json()
+    assert (info["model_id"], info["model_sha"]) == ("somebody/small", COMMIT)
 
 
 def test_tgis_dashboard_has_data(operated: Server, http: httpx.Client) -> None:

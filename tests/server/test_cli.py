@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from tokenloom_server.cli import launcher, main
+from tokenloom_server.environment import prepare_hub
 from tokenloom_server.settings import Settings
 
 TGI_FLAGS = [
@@ -113,6 +115,22 @@ def test_the_launcher_has_the_flags_of_serve(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == (
         "text-generation-launcher: error: `port` must be an integer, not 'x' (--port, PORT)\n"
     )
+
+
+def test_the_launcher_is_installed_under_tgis_name() -> None:
+    script = Path(sys.executable).with_name("text-generation-launcher")
+    ended = subprocess.run([script, "--num-shard", "2"], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("text-generation-launcher: error: a model cannot be spread")
+
+
+def test_the_hubs_library_hears_of_tgis_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "HF_HUB_CACHE"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_API_TOKEN", "token")
+    prepare_hub("/models")
+    assert (os.environ["HF_TOKEN"], os.environ["HF_HUB_CACHE"]) == ("token", "/models")
 
 
 def test_the_environment_report_tells_no_secret(
