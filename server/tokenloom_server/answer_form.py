@@ -6,22 +6,24 @@ import re
 import secrets
 import string
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_router.chat_template import ChatPrompt
 from tokenloom_router.errors import ValidationError
 from tokenloom_server.answer_parser import AnswerParser
 from tokenloom_server.reasoning import ReasoningParser, ReasoningTags, as_format
-from tokenloom_server.tools.call_grammar import Format, blamed_tool, call_grammar
+from tokenloom_server.tools.call_grammar import Format, call_grammar
 from tokenloom_server.tools.call_parser import CallParser
 from tokenloom_server.tools.formats import pick_format
 from tokenloom_server.tools.tool import ToolChoice
 from tokenloom_server.tools.tool_prompt import (
     Message,
     instructed,
-    native_messages,
     plain_messages,
+    tool_bodies,
 )
 
 MENTIONS_TOOLS = re.compile(r"\{[{%][^}]*\btools\b")
@@ -42,19 +44,17 @@ class AnswerForm:
         texts = self.format.group([("", "")]) + (self.format.separator or "")
         self._fixed = [texts, *((reasoning.start, reasoning.end) if reasoning else ())]
 
-    def messages(self, messages: Sequence[Message], choice: ToolChoice) -> list[Message]:
-        """A chat's messages as the template takes them, with what the model must be told."""
-        if self._knows_tools:
-            messages = native_messages(messages)
-        else:
+    def prompt(self, chat: ChatPrompt, choice: ToolChoice) -> ChatPrompt:
+        """A chat as the template takes it, with what the model must be told of tools."""
+        tools = tool_bodies(choice.tools) if self._knows_tools and choice.callable else None
+        return replace(chat, messages=self._messages(chat.messages, choice), tools=tools)
+
+    def _messages(self, messages: Sequence[Message], choice: ToolChoice) -> list[Message]:
+        if not self._knows_tools:
             messages = plain_messages(messages, self.format)
         if choice.callable and not (self._knows_tools and not self.format.needs_prompt):
             messages = instructed(messages, self.format, choice)
         return list(messages)
-
-    def template_tools(self, choice: ToolChoice) -> bool:
-        """Whether the template is given the tools."""
-        return self._knows_tools and bool(choice.callable)
 
     def is_mark(self, special_token: str) -> bool:
         """Whether a special token is part of the form, and so of the text that is parsed."""
@@ -103,12 +103,23 @@ class AnswerForm:
         return "".join(secrets.choice(ALPHANUMERIC) for _ in range(length))
 
 
-def explained(message: str, choice: ToolChoice) -> str:
-    """A refusal of the constraint, in words that the client can follow to its tools."""
-    found = blamed_tool(message, choice)
-    if found == message:
-        return message
-    return found[found.index("tools[") :]
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """What the answers to one request may be, and how they are read."""
+
+    form: AnswerForm
+    choice: ToolChoice
+    is_open: bool
+    """Whether the prompt ends inside of reasoning."""
+
+    def parser(self) -> AnswerParser:
+        """What reads one answer."""
+        return self.form.parser(self.choice, is_open=self.is_open)
+
+    def is_mark(self, special_token: str) -> bool:
+        """Whether a special token is part of the text that is parsed."""
+        is_plain = not self.choice.callable and self.form.reasoning is None
+        return not is_plain and self.form.is_mark(special_token)
 
 
 def _format(spec: ConstraintSpec) -> Format:

@@ -27,6 +27,11 @@ class AnswerParser:
         self._calls = calls
 
     @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next may still be reasoning."""
+        return self._reasoning is not None and self._reasoning.is_inside
+
+    @property
     def has_calls(self) -> bool:
         """Whether tools are called, and the last call is whole."""
         return self._calls is not None and self._calls.is_complete

@@ -126,6 +126,11 @@ class ReasoningParser:
         self._has_reasoning = False
         self._buffer = ""
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the reasoning has begun and not ended."""
+        return self._state == "reasoning" or (self._state == "start" and self._is_open)
+
     def push(self, text: str) -> tuple[str, str]:
         """Take the next piece; returns the reasoning and the answer that it brought."""
         self._buffer += text
@@ -143,7 +148,7 @@ class ReasoningParser:
     def flush(self) -> tuple[str, str]:
         """The text has ended: what was held back, as reasoning and answer."""
         text, self._buffer = self._buffer, ""
-        if self._state == "reasoning" or (self._state == "start" and self._is_open):
+        if self.is_inside:
             return text, ""
         return "", text
 

@@ -10,7 +10,7 @@ from tokenloom_server.tools.tool import Tool, ToolChoice
 
 Format = dict[str, Any]
 """A format of a structural tag."""
-SCHEMA_PATH = re.compile(r"format\.[\w.\[\]]*tags\[(\d+)\]\.content\.json_schema")
+SCHEMA_PATH = re.compile(r"format\.[\w.\[\]]*tags\[(\d+)\]\.content\.json_schema: ")
 """Where the structural tag has a tool's schema."""
 
 
@@ -37,13 +37,16 @@ def call_grammar(
     return {"type": "or", "elements": [calls, text]}
 
 
-def blamed_tool(message: str, choice: ToolChoice) -> str:
-    """What was said of the structural tag, with the paths that the client knows."""
+def blamed_tool(message: str, choice: ToolChoice) -> str | None:
+    """What was said of the structural tag, as something that the client can follow to its tools.
 
-    def path(found: re.Match[str]) -> str:
-        return f"tools[{choice.callable[int(found[1])].number}].function.parameters"
-
-    return SCHEMA_PATH.sub(path, message)
+    None if it was not said of a tool.
+    """
+    found = SCHEMA_PATH.search(message)
+    if found is None or int(found[1]) >= len(choice.callable):
+        return None
+    number = choice.callable[int(found[1])].number
+    return f"`tools[{number}].function.parameters` is not valid: {message[found.end() :]}"
 
 
 def _single(format: CallFormat, choice: ToolChoice) -> Format:

@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from tokenloom_server.tools.call_format import CallFormat
 from tokenloom_server.tools.tool import Tool, ToolChoice
 
 Message = dict[str, Any]
-"""A message as chat templates take it."""
+"""A message as chat templates take it: the arguments of calls are objects."""
 
 MAY = "To call one, write nothing but this, with its name and arguments:"
 MUST = "Answer with a call and nothing else, with a function's name and arguments:"
@@ -22,16 +20,6 @@ OTHERWISE = "If no call is needed, answer in plain text."
 def tool_bodies(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """What a template is told of the tools."""
     return [{"type": "function", "function": _function(tool)} for tool in tools]
-
-
-def native_messages(messages: Sequence[Message]) -> list[Message]:
-    """For a template that knows tools: the arguments of calls as objects, not as JSON text."""
-    return [
-        {**message, "tool_calls": [_native_call(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else message
-        for message in messages
-    ]
 
 
 def plain_messages(messages: Sequence[Message], format: CallFormat) -> list[Message]:
@@ -80,7 +68,7 @@ def instruction(format: CallFormat, choice: ToolChoice) -> str:
     """The tools, and how to call them."""
     example = format.group([("NAME", '{"ARGUMENT": VALUE}')])
     lines = ["You can call these functions:"]
-    lines += [json.dumps(_function(tool), ensure_ascii=False) for tool in choice.callable]
+    lines += [_json(_function(tool)) for tool in choice.callable]
     lines += ["", MUST if choice.mode == "required" else MAY, example]
     return "\n".join(lines if choice.mode == "required" else [*lines, OTHERWISE])
 
@@ -93,24 +81,13 @@ def _function(tool: Tool) -> dict[str, Any]:
     return function
 
 
-def _native_call(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": _arguments(function["arguments"])}}
-
-
-def _arguments(text: str) -> object:
-    """The arguments of a call; text that is not JSON, as when an answer was cut, stays text."""
-    if not text.strip():
-        return {}
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return text
-
-
 def _plain_calls(message: Message, format: CallFormat) -> Message:
     functions = [call["function"] for call in message["tool_calls"]]
-    text = format.group([(f["name"], f["arguments"].strip() or "{}") for f in functions])
+    text = format.group([(f["name"], _json(f["arguments"])) for f in functions])
     kept = {key: value for key, value in message.items() if key != "tool_calls"}
     content = message.get("content")
     return {**kept, "content": f"{content}\n{text}" if content else text}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_router.chat_template import ChatPrompt
 from tokenloom_router.errors import ValidationError
-from tokenloom_server.answer_form import AnswerForm, explained
+from tokenloom_server.answer_form import AnswerForm, AnswerPlan
 from tokenloom_server.reasoning import ReasoningTags
 from tokenloom_server.tools.formats import pick_format
 from tokenloom_server.tools.tool import Tool, ToolChoice
 from tokenloom_server.tools.tool_prompt import (
     Message,
     instruction,
-    native_messages,
     plain_messages,
-    tool_bodies,
 )
 
 ADD = Tool(number=0, name="add", description="Adds", parameters={"properties": {"x": {}}})
@@ -28,27 +27,17 @@ NATIVE = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}"
 UNKNOWN = "{%- if tools is defined %}CALL{% endif %}"
 
 
-def call(id: str, arguments: str, name: str = "add") -> dict[str, Any]:
+def call(id: str, arguments: dict[str, int], name: str = "add") -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 HISTORY: list[Message] = [
     {"role": "user", "content": "Add"},
-    {"role": "assistant", "content": "", "tool_calls": [call("a", '{"x":1}'), call("b", "")]},
+    {"role": "assistant", "content": "", "tool_calls": [call("a", {"x": 1}), call("b", {})]},
     {"role": "tool", "tool_call_id": "a", "content": "3"},
     {"role": "tool", "tool_call_id": "b", "content": "4"},
     {"role": "user", "content": "So?"},
 ]
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments"), [('{"x":3}', {"x": 3}), ("", {}), ("not json", "not json")]
-)
-def test_templates_that_know_tools_get_arguments_as_objects(text: str, arguments: object) -> None:
-    messages: list[Message] = [{"role": "assistant", "tool_calls": [call("a", text)]}]
-    (message,) = native_messages(messages)
-    assert message["tool_calls"][0]["function"] == {"name": "add", "arguments": arguments}
-    assert messages[0]["tool_calls"][0]["function"]["arguments"] == text, "nothing is changed"
 
 
 def test_templates_that_do_not_get_words() -> None:
@@ -57,7 +46,7 @@ def test_templates_that_do_not_get_words() -> None:
     assert (user, last) == (HISTORY[0], HISTORY[-1])
     assert calls == {
         "role": "assistant",
-        "content": '{"tool_call": {"name": "add", "arguments": {"x":1}}}\n'
+        "content": '{"tool_call": {"name": "add", "arguments": {"x": 1}}}\n'
         '{"tool_call": {"name": "add", "arguments": {}}}',
     }
     assert results == {"role": "user", "content": "Result of add:\n3\n\nResult of add:\n4"}
@@ -73,46 +62,46 @@ def test_templates_that_do_not_get_words() -> None:
 )
 def test_the_instruction_has_its_place(messages: list[Message], place: int) -> None:
     form = AnswerForm(PLAIN, "auto", None)
-    told = form.messages(messages, AUTO)
+    told = form.prompt(ChatPrompt(messages=messages), AUTO).messages
     texts = [instruction(form.format, AUTO) in message["content"] for message in told]
     assert texts.index(True) == place and texts.count(True) == 1
-    assert form.messages(messages, NONE) == messages
+    assert form.prompt(ChatPrompt(messages=messages), NONE).messages == messages
 
 
 def test_who_is_told_what() -> None:
-    plain, native, unknown = (AnswerForm(t, "auto", None) for t in (PLAIN, NATIVE, UNKNOWN))
-    assert not plain.template_tools(AUTO)
-    assert native.template_tools(AUTO) and unknown.template_tools(AUTO)
-    assert not native.template_tools(NONE) and not native.template_tools(
-        ToolChoice(tools=(ADD,), mode="none")
+    chat = ChatPrompt(messages=[{"role": "user", "content": "Add"}, *HISTORY[1:3]])
+    plain, native, unknown = (
+        AnswerForm(template, "auto", None).prompt(chat, AUTO)
+        for template in (PLAIN, NATIVE, UNKNOWN)
     )
-    ask: list[Message] = [{"role": "user", "content": "Add"}]
-    assert native.messages(ask, AUTO) == ask
-    for form in (plain, unknown):
-        (message,) = form.messages(ask, AUTO)
-        assert '"tool_call"' in message["content"] and message["content"].endswith("Add")
-    assert tool_bodies([Tool(number=0, name="now")]) == [
+    assert native.messages == chat.messages
+    for prompt in (plain, unknown):
+        first = prompt.messages[0]["content"]
+        assert '"tool_call"' in first and first.endswith("Add")
+    assert plain.tools is None and native.tools == unknown.tools == [
         {
             "type": "function",
             "function": {
-                "name": "now",
-                "parameters": {
-                    "type": "object",
-                    "properties": {},
-                    "additionalProperties": False,
-                },
+                "name": "add",
+                "description": "Adds",
+                "parameters": {"type": "object", "properties": {"x": {}}},
             },
         }
     ]
+    for choice in (NONE, ToolChoice(tools=(ADD,), mode="none")):
+        assert AnswerForm(NATIVE, "auto", None).prompt(chat, choice).tools is None
 
 
 def test_special_tokens_of_the_form_are_marks() -> None:
     form = AnswerForm(
         "{{ tools }} [TOOL_CALLS] [ARGS]", "auto", ReasoningTags("[THINK]", "[/THINK]")
     )
+    plan = AnswerPlan(form, AUTO, is_open=False)
     for mark in ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"):
-        assert form.is_mark(mark)
-    assert not form.is_mark("<|im_end|>")
+        assert plan.is_mark(mark)
+    assert not plan.is_mark("<|im_end|>")
+    without = AnswerPlan(AnswerForm("{{ tools }} [TOOL_CALLS]", "auto", None), NONE, is_open=False)
+    assert not without.is_mark("[TOOL_CALLS]")
 
 
 def test_a_constraint_stays_as_it_is_where_nothing_stands_beside_the_text() -> None:
@@ -137,9 +126,3 @@ def test_ids_of_calls_are_unique_and_as_the_template_wants_them() -> None:
     ids = {form.call_id() for _ in range(1000)}
     assert len(ids) == 1000 and all(id.startswith("call_") for id in ids)
     assert all(len(id) == 9 and id.isalnum() for id in (mistral.call_id(), mistral.call_id()))
-
-
-def test_what_is_said_of_the_grammar_is_said_of_the_tool() -> None:
-    message = "grammar is not valid: format.tags[0].content.tags[0].content.json_schema: Invalid"
-    assert explained(message, AUTO) == "tools[0].function.parameters: Invalid"
-    assert explained("grammar is not valid: too deep", AUTO) == "grammar is not valid: too deep"

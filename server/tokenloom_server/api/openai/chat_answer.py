@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from tokenloom_engine.messages import SequenceOutput
 from tokenloom_router.router import Router
 from tokenloom_router.stream import Stream
-from tokenloom_server.answer_parser import AnswerParser
+from tokenloom_server.answer_form import AnswerPlan
 from tokenloom_server.api.openai.answer import Answer, Body
 from tokenloom_server.api.openai.chat_choice import (
     ChatChoice,
@@ -58,15 +58,16 @@ class ChatAnswer(Answer):
     chunk_name = "chat.completion.chunk"
 
     def __init__(
-        self, body: ChatBody, envelope: Envelope, router: Router, streams: Sequence[Stream]
+        self,
+        body: ChatBody,
+        plan: AnswerPlan,
+        envelope: Envelope,
+        router: Router,
+        streams: Sequence[Stream],
     ) -> None:
-        super().__init__(
-            envelope,
-            streams,
-            num_sequences=body.num_choices,
-            usage_in_chunks=body.wants_usage_always,
-        )
+        super().__init__(envelope, streams, num_sequences=body.num_choices, options=body)
         self._body = body
+        self._plan = plan
         self._router = router
         self._spelling = TokenSpelling(router.tokenizer) if body.logprobs else None
         self._choices = [self._choice(index, stream) for index, stream in enumerate(streams)]
@@ -77,6 +78,7 @@ class ChatAnswer(Answer):
         self._count(output)
         choice = self._choices[place]
         parts = choice.push(output)
+        self.usage.reasoning_tokens = sum(choice.reasoning_tokens for choice in self._choices)
         if not self._body.stream:
             return []
         chunks: list[Body] = []
@@ -101,11 +103,12 @@ class ChatAnswer(Answer):
             frozenset(self._router.model.eos_token_ids),
             keeps_stop=bool(self._body.include_stop_str_in_output),
             skips_special_tokens=self._body.skip_special_tokens is not False,
+            is_mark=self._plan.is_mark,
         )
         return ChatChoice(
             index,
             text,
-            AnswerParser(None, None),
+            self._plan,
             spelling=self._spelling,
             returns_ids=bool(self._body.return_token_ids),
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NotRequired
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from tokenloom_engine.messages import Finish, SequenceOutput, Token
-from tokenloom_server.answer_parser import AnswerEvent, AnswerParser, Reasoning
+from tokenloom_server.answer_form import AnswerPlan
+from tokenloom_server.answer_parser import AnswerEvent, Reasoning
 from tokenloom_server.api.openai.choice_text import ChoiceText
 from tokenloom_server.api.openai.token_logprobs import TokenLogprobBody, TokenSpelling
 from tokenloom_server.tools.call_parser import CallArguments, CallStart, Content
@@ -90,7 +90,7 @@ class ChatChoice:
         self,
         index: int,
         text: ChoiceText,
-        parser: AnswerParser,
+        plan: AnswerPlan,
         *,
         spelling: TokenSpelling | None,
         returns_ids: bool,
@@ -98,10 +98,13 @@ class ChatChoice:
         """`spelling` is there if log-probabilities are wanted."""
         self._index = index
         self._text = text
-        self._parser = parser
+        self._plan = plan
+        self._parser = plan.parser()
         self._spelling = spelling
         self._returns_ids = returns_ids
         self._num_calls = 0
+        self.reasoning_tokens = 0
+        """Tokens before the answer."""
         self._waiting: list[Token] = []
         """Tokens for the next chunk."""
         self._waiting_ids: list[int] = []
@@ -128,6 +131,8 @@ class ChatChoice:
         self._waiting += piece.tokens
         self._waiting_ids += piece.ids
         events = self._parser.push(piece.text)
+        if self._parser.is_reasoning:
+            self.reasoning_tokens += len(output.tokens)
         if piece.finish is not None:
             events = [*events, *self._parser.flush()]
         chunks = [self._chunk(delta) for delta in self._deltas(events)]
@@ -156,7 +161,7 @@ class ChatChoice:
                     self._num_calls += 1
                     call: ToolCallBody = {
                         "index": self._num_calls - 1,
-                        "id": f"call_{secrets.token_hex(12)}",
+                        "id": self._plan.form.call_id(),
                         "type": "function",
                         "function": {"name": name, "arguments": ""},
                     }
@@ -167,10 +172,10 @@ class ChatChoice:
 
     def _end(self, finish: Finish) -> ChatChunkChoiceBody:
         chunk = self._chunk({})
-        if self._parser.has_calls:
-            chunk["finish_reason"] = "tool_calls"
+        if finish.reason == "length":
+            chunk["finish_reason"] = "length"
         else:
-            chunk["finish_reason"] = "length" if finish.reason == "length" else "stop"
+            chunk["finish_reason"] = "tool_calls" if self._parser.has_calls else "stop"
         chunk["stop_reason"] = self._text.stop_reason
         if finish.captures:
             chunk["captures"] = finish.captures
@@ -208,12 +213,10 @@ class ChatChoice:
         if "token_ids" in chunk:
             whole.setdefault("token_ids", []).extend(chunk["token_ids"])
         if chunk["finish_reason"] is not None:
-            end: Any = {
-                name: chunk[name]
-                for name in ("finish_reason", "stop_reason", "captures")
-                if name in chunk
-            }
-            whole.update(end)
+            whole["finish_reason"] = chunk["finish_reason"]
+            whole["stop_reason"] = chunk.get("stop_reason")
+            if "captures" in chunk:
+                whole["captures"] = chunk["captures"]
 
 
 def _add_call(calls: list[ToolCallBody], part: ToolCallBody) -> None:

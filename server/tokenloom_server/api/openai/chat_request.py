@@ -14,6 +14,8 @@ from tokenloom_router.request import GenerateRequest
 from tokenloom_server.api.openai.chat_message import ChatMessage
 from tokenloom_server.api.openai.errors import Words
 from tokenloom_server.api.openai.sampling import MAX_TOP_LOGPROBS, SamplingFields
+from tokenloom_server.api.openai.tools import Choice, Tools, tool_choice
+from tokenloom_server.tools.tool import ToolChoice
 
 NAMES = {
     "inputs": "messages",
@@ -43,6 +45,15 @@ class ChatBody(SamplingFields):
         ge=0,
         le=MAX_TOP_LOGPROBS,
         description="Return those of so many most probable tokens, too; needs `logprobs`",
+    )
+    tools: Tools | None = Field(default=None, description="Functions that the model may call")
+    tool_choice: Choice | None = Field(
+        default=None,
+        description="`auto`, `none`, `required`, or the one tool that must be called; without it "
+        "`auto` if there are tools",
+    )
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="Whether an answer may have several calls; true if absent"
     )
     reasoning_effort: str | None = Field(
         default=None, description="Handed to the chat template; has no effect if that has no use"
@@ -77,6 +88,10 @@ class ChatBody(SamplingFields):
         """How many answers are wanted."""
         return self.n or 1
 
+    def calls(self) -> ToolChoice:
+        """Which tools may be called. Raises ValidationError."""
+        return tool_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+
     @property
     def words(self) -> Words:
         """What this route calls things."""
@@ -84,7 +99,7 @@ class ChatBody(SamplingFields):
         if self.max_completion_tokens is not None:
             names["max_new_tokens"] = "max_completion_tokens"
         named = self.constraint()
-        return Words(names, named[0] if named else "response_format")
+        return Words(names, named[0] if named else "response_format", self.calls())
 
     def to_request(self, template: ChatTemplate) -> GenerateRequest:
         """In the router's words. Raises ValidationError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tokenloom_engine.messages import Finish, SequenceOutput, StoppingParams, Token
@@ -40,12 +41,15 @@ class ChoiceText:
         *,
         keeps_stop: bool,
         skips_special_tokens: bool,
+        is_mark: Callable[[str], bool] = lambda text: False,
     ) -> None:
+        """`is_mark` tells the special tokens that are shown all the same."""
         self._stop = stopping.stop
         self._stop_token_ids = frozenset(stopping.stop_token_ids)
         self._end_token_ids = eos_token_ids | self._stop_token_ids
         self._keeps_stop = keeps_stop
         self.skips_special_tokens = skips_special_tokens
+        self._is_mark = is_mark
         self._held: list[_Held] = []
         self.stop_reason: str | int | None = None
         """The stop string or token of the request that ended the text."""
@@ -60,7 +64,8 @@ class ChoiceText:
                 self.stop_reason = token.id
             if is_end and not self._keeps_stop:
                 continue
-            visible = not (token.special and self.skips_special_tokens)
+            is_skipped = token.special and self.skips_special_tokens
+            visible = not is_skipped or self._is_mark(token.text)
             self._held.append(_Held(token.text, visible, token))
         piece = Piece(ids=[token.id for token in output.tokens], finish=finish)
         self._give_out(piece, self._num_certain(finish))

@@ -24,6 +24,8 @@ from tokenloom_router.errors import (
 )
 from tokenloom_server.errors import RETRY_AFTER_SECONDS
 from tokenloom_server.json_body import body_error
+from tokenloom_server.tools.call_grammar import blamed_tool
+from tokenloom_server.tools.tool import ToolChoice
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -58,10 +60,14 @@ class Words:
     """From the router's name to the route's."""
     constraint: str = "response_format"
     """The field that the constraint came from."""
+    tools: ToolChoice = field(default_factory=ToolChoice)
+    """The tools whose schemas are in the constraint."""
 
     def translated(self, message: str) -> str:
         """A message of the router's, with the route's names in it."""
         message = _NAME.sub(lambda match: f"`{self.names.get(match[1], match[1])}`", message)
+        if (blamed := blamed_tool(message, self.tools)) is not None:
+            return blamed
         if message.startswith("grammar "):
             message = f"`{self.constraint}`" + message.removeprefix("grammar")
         return message

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from tokenloom_router.chat_template import ChatPrompt
 from tokenloom_router.errors import ValidationError
+from tokenloom_router.request import GenerateRequest
 from tokenloom_router.router import Router
+from tokenloom_server.answer_form import AnswerForm, AnswerPlan
 from tokenloom_server.api.headers import compute_type
 from tokenloom_server.api.openai.chat_answer import ChatAnswer, ChatChunkBody, ChatResponseBody
 from tokenloom_server.api.openai.chat_request import ChatBody
@@ -22,7 +27,9 @@ from tokenloom_server.api.openai.errors import ErrorBody
 from tokenloom_server.api.openai.models import ServedModel, model_routes
 from tokenloom_server.api.openai.response import Order, StreamedAnswer, WholeAnswer
 from tokenloom_server.api.openai.route import OpenAIRoute
+from tokenloom_server.reasoning import ReasoningTags
 from tokenloom_server.settings import Settings
+from tokenloom_server.tools.tool import ToolChoice
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "The request breaks a rule"},
@@ -39,7 +46,7 @@ class OpenAIResponses:
     def __init__(self, router: Router, settings: Settings) -> None:
         self._router = router
         self._settings = settings
-        self.model = ServedModel(router)
+        self.model = ServedModel(router, settings.served_model_name)
 
     def completion(self, body: CompletionBody) -> Response:
         """Generate the texts that follow prompts. Raises ValidationError."""
@@ -57,21 +64,48 @@ class OpenAIResponses:
         )
         return StreamedAnswer(order) if body.stream else WholeAnswer(order)
 
-    def chat(self, body: ChatBody) -> Response:
+    async def chat(self, body: ChatBody) -> Response:
         """Generate the answer to a chat. Raises ValidationError."""
         router = self._router
         envelope = Envelope("chatcmpl", self.model.check(body.model), body.request_id)
-        request = body.to_request(router.chat_template)
+        plan, request = await self._planned(body.to_request(router.chat_template), body.calls())
         self._check_number(1, request.n)
         order = Order(
             router=router,
             requests=[request],
-            answer=lambda streams: ChatAnswer(body, envelope, router, streams),
+            answer=lambda streams: ChatAnswer(body, plan, envelope, router, streams),
             words=body.words,
             compute_type=compute_type(router, self._settings),
             wants_usage=body.wants_usage,
         )
         return StreamedAnswer(order) if body.stream else WholeAnswer(order)
+
+    @cached_property
+    def _form(self) -> AnswerForm:
+        template = self._router.chat_template.files.template(with_tools=True)
+        tags = ReasoningTags.parse(self._settings.reasoning_parser)
+        return AnswerForm(template, self._settings.tool_call_parser, tags)
+
+    async def _planned(
+        self, request: GenerateRequest, choice: ToolChoice
+    ) -> tuple[AnswerPlan, GenerateRequest]:
+        """A chat's request with what tools and reasoning make of it. Raises ValidationError."""
+        form = self._form
+        assert request.chat is not None
+        chat = form.prompt(request.chat, choice)
+        plan = AnswerPlan(form, choice, is_open=await self._is_open(chat))
+        constraint = form.constraint(choice, request.constraint, is_open=plan.is_open)
+        return plan, replace(request, chat=chat, constraint=constraint)
+
+    async def _is_open(self, chat: ChatPrompt) -> bool:
+        """Whether the prompt ends inside of reasoning: the model's template may begin it."""
+        tags = self._form.reasoning
+        if tags is None:
+            return False
+        if chat.continue_final_message:
+            return tags.is_open_in(chat.messages[-1]["content"])
+        prompt, _ = await self._router.tokenize_chat(chat)
+        return tags.ends(prompt)
 
     def _check_number(self, num_prompts: int, num_sequences: int) -> None:
         """Raise ValidationError if a request alone would take more permits than there are."""
@@ -102,7 +136,7 @@ def openai_routes(router: Router, settings: Settings) -> APIRouter:
     @routes.post("/v1/chat/completions", **_answers(ChatResponseBody, ChatChunkBody))
     async def chat_completions(body: ChatBody) -> Response:
         """Generate the answer to a chat."""
-        return responses.chat(body)
+        return await responses.chat(body)
 
     routes.include_router(model_routes(responses.model))
     return routes
@@ -112,6 +146,7 @@ def _answers(whole: object, chunk: object) -> dict[str, Any]:
     """What the documentation says of a route's answer."""
     return {
         "response_class": WholeAnswer,
+        "status_code": 200,
         "responses": {
             200: {
                 "model": whole,
