@@ -43,23 +43,15 @@ class BlockManager:
         """Blocks that so many tokens fill, the last one perhaps in part."""
         return -(-num_tokens // self.block_size)
 
-    def match_prefix(self, ids: Seq[int], max_tokens: int) -> tuple[list[int], list[BlockHash]]:
-        """Find the cached blocks that hold the longest prefix of `ids`, `max_tokens` at most.
-
-        Returns the blocks and their hashes. The blocks are not held yet: call `hold`.
-        """
+    def match_prefix(self, hashes: Seq[BlockHash]) -> list[int]:
+        """The cached blocks of the longest beginning of `hashes`. Not held yet: call `hold`."""
         blocks: list[int] = []
-        hashes: list[BlockHash] = []
-        if not self.prefix_caching:
-            return blocks, hashes
-        for _ in range(max_tokens // self.block_size):
-            block_hash = self.hash_next(ids, hashes)
+        for block_hash in hashes:
             block = self._cached.get(block_hash)
             if block is None:
                 break
             blocks.append(block)
-            hashes.append(block_hash)
-        return blocks, hashes
+        return blocks
 
     def num_free_among(self, blocks: Seq[int]) -> int:
         """How many of these blocks `hold` would take from the free ones."""
@@ -93,11 +85,15 @@ class BlockManager:
                 if self._hashes[block] is None:
                     self._free.move_to_end(block, last=False)
 
-    def hash_next(self, ids: Seq[int], hashes: Seq[BlockHash]) -> BlockHash:
-        """The hash of the block that follows those of `hashes`."""
-        start = len(hashes) * self.block_size
-        parent = hashes[-1] if hashes else b""
-        return hash_block(parent, ids[start : start + self.block_size])
+    def extend_hashes(self, hashes: list[BlockHash], ids: Seq[int], count: int) -> None:
+        """Add, in place, what is missing to the hashes of the first `count` full blocks of `ids`.
+
+        `hashes` holds those of the first blocks already, or nothing.
+        """
+        for index in range(len(hashes), count):
+            parent = hashes[-1] if hashes else b""
+            start = index * self.block_size
+            hashes.append(hash_block(parent, ids[start : start + self.block_size]))
 
     def cache(self, block: int, block_hash: BlockHash) -> None:
         """Keep a full, computed block under its hash. The first block of a hash stays."""

@@ -60,6 +60,7 @@ class Engine:
         )
         limits = SchedulerLimits(
             max_batch_prefill_tokens=self.model.max_batch_prefill_tokens,
+            any_chunk=self._runner.model.is_batch_invariant,
             max_batch_size=config.max_batch_size,
             waiting_served_ratio=config.waiting_served_ratio,
             max_waiting_tokens=config.max_waiting_tokens,

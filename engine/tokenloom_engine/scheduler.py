@@ -6,8 +6,11 @@ from collections import deque
 from dataclasses import dataclass
 
 from tokenloom_engine.batch import Row
-from tokenloom_engine.block_manager import BlockManager
+from tokenloom_engine.block_manager import BlockHash, BlockManager
 from tokenloom_engine.sequence import Sequence
+
+LOOK_AHEAD = 64
+"""How many sequences that wait for others' blocks a step passes over, to start one behind them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,8 @@ class SchedulerLimits:
 
     max_batch_prefill_tokens: int
     """Prompt tokens a step computes at most: the size of a prefill chunk."""
+    any_chunk: bool = False
+    """Whether a prompt may be cut anywhere: its logits are bitwise the same."""
     max_batch_size: int | None = None
     """Sequences that run at most."""
     waiting_served_ratio: float = 0.0
@@ -71,8 +76,10 @@ class Scheduler:
         if not self.blocks.prefix_caching:
             return
         num_full = num_computed // self.blocks.block_size
-        while len(sequence.block_hashes) < num_full:
-            self._cache_next_block(sequence)
+        self.blocks.extend_hashes(sequence.block_hashes, sequence.ids, num_full)
+        for index in range(sequence.num_cached_blocks, num_full):
+            self.blocks.cache(sequence.block_table[index], sequence.block_hashes[index])
+        sequence.num_cached_blocks = max(sequence.num_cached_blocks, num_full)
 
     def _decode_rows(self) -> list[Row]:
         rows = []
@@ -95,12 +102,15 @@ class Scheduler:
     def _add_chunk(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
         """Add the next chunk, if the budget has room for it; returns what is left, else 0.
 
-        A chunk is as large as the step allows or ends the prompt, whatever else is in the step:
-        attention rounds differently for other sizes, and a prompt shall be computed in a crowd as
-        it is alone.
+        Where the size of a chunk matters to rounding, a chunk is as large as the step allows or
+        ends the prompt, whatever else is in the step: a prompt shall be computed in a crowd as it
+        is alone.
         """
-        count = min(sequence.num_to_compute, self.limits.max_batch_prefill_tokens)
-        if count > budget:
+        if self.limits.any_chunk:
+            count = min(sequence.num_to_compute, budget)
+        else:
+            count = min(sequence.num_to_compute, self.limits.max_batch_prefill_tokens)
+        if not 0 < count <= budget:
             return 0
         rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
         return budget - count
@@ -114,20 +124,58 @@ class Scheduler:
     def _admit(self, rows: list[Row], budget: int) -> None:
         max_size = self.limits.max_batch_size
         was_running = bool(self.running)
+        computing = self._blocks_being_computed()
+        held: list[Sequence] = []
         while self.waiting and budget and (max_size is None or len(self.running) < max_size):
-            sequence = self.waiting[0]
+            sequence = self.waiting.popleft()
+            if self._waits_for(sequence, computing):
+                held.append(sequence)
+                if len(held) < LOOK_AHEAD:
+                    continue
+                break
             if not self._start(sequence):
-                return
-            self.waiting.popleft()
+                self.waiting.appendleft(sequence)
+                break
             self.running.append(sequence)
+            computing.update(self._prefix_hashes(sequence)[sequence.num_cached_blocks :])
             self.num_merges += was_running
             self._steps_since_merge = 0
             budget = self._add_chunk(rows, sequence, budget)
+        self.waiting.extendleft(reversed(held))
+
+    def _blocks_being_computed(self) -> set[BlockHash]:
+        """Blocks of prompts that the prefix cache will have in a step or a few."""
+        return {
+            block_hash
+            for sequence in self.running
+            if sequence.is_prefilling
+            for block_hash in self._prefix_hashes(sequence)[sequence.num_cached_blocks :]
+        }
+
+    def _waits_for(self, sequence: Sequence, computing: set[BlockHash]) -> bool:
+        """Whether a sequence's next block is just being computed for another one.
+
+        It then waits and finds the block in the cache: siblings of one request, and requests with
+        one long beginning, have it computed once.
+        """
+        if not computing:
+            return False
+        hashes = self._prefix_hashes(sequence)
+        num_cached = len(self.blocks.match_prefix(hashes))
+        return num_cached < len(hashes) and hashes[num_cached] in computing
+
+    def _prefix_hashes(self, sequence: Sequence) -> list[BlockHash]:
+        """Of the blocks that the prefix cache may give a sequence: logits of the rest are wanted."""
+        if not self.blocks.prefix_caching:
+            return []
+        most = min(sequence.num_scored, len(sequence.ids)) - 1
+        count = most // self.blocks.block_size
+        self.blocks.extend_hashes(sequence.block_hashes, sequence.ids, count)
+        return sequence.block_hashes[:count]
 
     def _start(self, sequence: Sequence) -> bool:
         """Give a waiting sequence the blocks of everything it knows, if they are free."""
-        most = min(sequence.num_scored, len(sequence.ids)) - 1  # its logits are wanted
-        cached, hashes = self.blocks.match_prefix(sequence.ids, most)
+        cached = self.blocks.match_prefix(self._prefix_hashes(sequence))
         new = self.blocks.num_blocks_for(len(sequence.ids)) - len(cached)
         # One block in hand for each running sequence, or the newcomer would soon preempt one.
         if new + len(self.running) > self.blocks.num_free - self.blocks.num_free_among(cached):
@@ -136,7 +184,7 @@ class Scheduler:
         allocated = self.blocks.allocate(new)
         assert allocated is not None
         sequence.block_table = cached + allocated
-        sequence.block_hashes = hashes
+        sequence.num_cached_blocks = len(cached)
         num_cached = len(cached) * self.blocks.block_size
         self.num_prefix_hit_tokens += num_cached
         sequence.start(num_cached)
@@ -163,9 +211,3 @@ class Scheduler:
         sequence.preempt()
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
-
-    def _cache_next_block(self, sequence: Sequence) -> None:
-        index = len(sequence.block_hashes)
-        block_hash = self.blocks.hash_next(sequence.ids, sequence.block_hashes)
-        sequence.block_hashes.append(block_hash)
-        self.blocks.cache(sequence.block_table[index], block_hash)

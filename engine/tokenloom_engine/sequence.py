@@ -79,6 +79,9 @@ class Sequence:
         """Below this the sequence is prefilling and yields to those that decode."""
         self.block_table: list[int] = []
         self.block_hashes: list[BlockHash] = []
+        """Of the first full blocks of `ids`, as many as were asked for."""
+        self.num_cached_blocks = 0
+        """How many blocks of its table the prefix cache knows."""
         self.compiled: CompiledConstraint | None = None
         self.constraint: Constraint | None = None
         self.mask: Mask | None = None
@@ -176,7 +179,7 @@ class Sequence:
         """Forget what was computed; tokens, text and constraint stay."""
         self.num_computed = 0
         self.block_table = []
-        self.block_hashes = []
+        self.num_cached_blocks = 0
 
     def score(self, choice: Choice) -> None:
         """Take the log-probability of ids[num_scored], a prompt token or a forced one."""

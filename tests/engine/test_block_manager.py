@@ -24,10 +24,10 @@ def test_finds_the_longest_cached_prefix() -> None:
     ids = list(range(12))
     table = _fill(blocks, ids)
     blocks.release(table)
-    assert blocks.match_prefix(ids, 12)[0] == table
-    assert blocks.match_prefix(ids, 11)[0] == table[:2], "never past the tokens that are allowed"
-    assert blocks.match_prefix([*ids[:8], 99, 99, 99, 99], 12)[0] == table[:2]
-    assert blocks.match_prefix([99, *ids[1:]], 12)[0] == []
+    assert _match(blocks, ids) == table
+    assert _match(blocks, ids[:11]) == table[:2], "of full blocks alone"
+    assert _match(blocks, [*ids[:8], 99, 99, 99, 99]) == table[:2]
+    assert _match(blocks, [99, *ids[1:]]) == []
 
 
 def test_same_tokens_after_another_prefix_are_another_block() -> None:
@@ -38,7 +38,7 @@ def test_a_shared_block_is_free_when_its_last_holder_left() -> None:
     blocks = BlockManager(4, SIZE)
     ids = list(range(8))
     table = _fill(blocks, ids)
-    shared, _ = blocks.match_prefix(ids, 8)
+    shared = _match(blocks, ids)
     blocks.hold(shared)
     blocks.release(table)
     assert blocks.num_free == 2
@@ -54,8 +54,8 @@ def test_evicts_the_least_recently_freed_and_the_tail_before_the_head() -> None:
     blocks.release(new_table)
     taken = blocks.allocate(1)
     assert taken == [old_table[1]]
-    assert blocks.match_prefix(old, 8)[0] == old_table[:1]
-    assert blocks.match_prefix(new, 8)[0] == new_table
+    assert _match(blocks, old) == old_table[:1]
+    assert _match(blocks, new) == new_table
 
 
 def test_blocks_without_contents_go_before_cached_ones() -> None:
@@ -67,14 +67,14 @@ def test_blocks_without_contents_go_before_cached_ones() -> None:
     blocks.release(table)
     blocks.release(other)
     assert blocks.allocate(1) == other
-    assert blocks.match_prefix(ids, 8)[0] == table
+    assert _match(blocks, ids) == table
 
 
 def test_without_prefix_caching_nothing_matches() -> None:
     blocks = BlockManager(4, SIZE, prefix_caching=False)
     ids = list(range(8))
     blocks.release(_fill(blocks, ids))
-    assert blocks.match_prefix(ids, 8) == ([], [])
+    assert _match(blocks, ids) == []
 
 
 def test_counts_stay_right_under_random_use() -> None:
@@ -86,7 +86,9 @@ def test_counts_stay_right_under_random_use() -> None:
             blocks.release(tables.pop(rng.randrange(len(tables))))
             continue
         ids = [rng.randrange(2) for _ in range(SIZE * rng.randrange(1, 5))]
-        shared, hashes = blocks.match_prefix(ids, len(ids))
+        hashes: list[bytes] = []
+        blocks.extend_hashes(hashes, ids, len(ids) // SIZE)
+        shared = blocks.match_prefix(hashes)
         new = len(ids) // SIZE - len(shared)
         if new > blocks.num_free - blocks.num_free_among(shared):
             continue
@@ -94,9 +96,8 @@ def test_counts_stay_right_under_random_use() -> None:
         fresh = blocks.allocate(new)
         assert fresh is not None
         table = shared + fresh
-        for block in fresh:
-            hashes.append(blocks.hash_next(ids, hashes))
-            blocks.cache(block, hashes[-1])
+        for block, block_hash in zip(fresh, hashes[len(shared) :], strict=True):
+            blocks.cache(block, block_hash)
         tables.append(table)
         held = {block for table in tables for block in table}
         assert blocks.num_free == 32 - len(held)
@@ -110,7 +111,13 @@ def _fill(blocks: BlockManager, ids: list[int]) -> list[int]:
     table = blocks.allocate(len(ids) // SIZE)
     assert table is not None
     hashes: list[bytes] = []
-    for block in table:
-        hashes.append(blocks.hash_next(ids, hashes))
-        blocks.cache(block, hashes[-1])
+    blocks.extend_hashes(hashes, ids, len(table))
+    for block, block_hash in zip(table, hashes, strict=True):
+        blocks.cache(block, block_hash)
     return table
+
+
+def _match(blocks: BlockManager, ids: list[int]) -> list[int]:
+    hashes: list[bytes] = []
+    blocks.extend_hashes(hashes, ids, len(ids) // SIZE)
+    return blocks.match_prefix(hashes)

@@ -165,3 +165,38 @@ def test_starts_behind_the_cached_prefix(vocabulary: Vocabulary, shared: int) ->
     second = bench.add(16)
     second.ids[:shared] = first.ids[:shared]
     assert bench.step()[2] == 16 - shared
+
+
+def test_a_prompt_is_cut_anywhere_if_that_does_not_matter(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary, any_chunk=True)
+    for length in (10, 10, 10):
+        bench.add(length)
+    assert bench.step() == {1: 10, 2: 6}
+    assert bench.step() == {1: 1, 2: 4, 3: 10}
+
+
+def test_one_beginning_of_many_prompts_is_computed_once(vocabulary: Vocabulary) -> None:
+    bench = Bench(vocabulary, any_chunk=True)
+    first = bench.add(38)
+    for _ in range(3):
+        bench.add(38).ids[:] = [*first.ids[:36], bench.count, bench.count]
+    other = bench.add(6)
+    assert bench.step() == {1: 16}
+    assert bench.step() == {1: 16}
+    assert bench.step() == {1: 6, 5: 6}, "who shares nothing does not wait"
+    assert bench.step() == {1: 1, 2: 2, 3: 2, 4: 2, 5: 1}
+    assert bench.scheduler.num_prefix_hit_tokens == 3 * 36
+    assert not bench.scheduler.waiting and other in bench.scheduler.running
+
+
+def test_who_waits_for_a_beginning_computes_it_when_the_other_one_leaves(
+    vocabulary: Vocabulary,
+) -> None:
+    bench = Bench(vocabulary)
+    first = bench.add(40)
+    second = bench.add(40)
+    second.ids[:] = first.ids
+    assert bench.step() == {1: 16}
+    assert bench.step() == {1: 16}
+    bench.scheduler.remove(first)
+    assert bench.step() == {2: 8}, "32 tokens were computed and stay"
