@@ -36,40 +36,57 @@ class GenerateParameters(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     best_of: Count | None = Field(
-        default=None, description="Generate so many and return the most probable; needs sampling"
+        default=None,
+        description="Generate so many, at most --max-best-of, and return the most probable; needs "
+        "sampling",
+        json_schema_extra={"minimum": 1},
     )
-    temperature: Float | None = Field(default=None, description="Divides the logits; > 0")
+    temperature: Float | None = Field(
+        default=None,
+        description="Divides the logits; > 0",
+        json_schema_extra={"exclusiveMinimum": 0},
+    )
     repetition_penalty: Float | None = Field(
         default=None,
         description="> 1 makes tokens that the prompt or the output has less probable; > 0",
+        json_schema_extra={"exclusiveMinimum": 0},
     )
     frequency_penalty: Float | None = Field(
         default=None,
         description="Lowers a token's logit for each time that the output has it; -2 to 2",
+        json_schema_extra={"minimum": -2, "maximum": 2},
     )
     top_k: SignedCount | None = Field(
-        default=None, description="Draw among the k most probable tokens"
+        default=None,
+        description="Draw among the k most probable tokens",
+        json_schema_extra={"exclusiveMinimum": 0},
     )
     top_p: Float | None = Field(
         default=None,
         description="Draw among the most probable tokens that together have so much; 0 to 1",
+        json_schema_extra={"exclusiveMinimum": 0, "maximum": 1},
     )
     typical_p: Float | None = Field(
         default=None,
         description="Draw among the most typical tokens that together have so much; 0 to 1",
+        json_schema_extra={"exclusiveMinimum": 0, "maximum": 1},
     )
     do_sample: bool = Field(
         default=False,
         description="Draw the tokens. Drawn too if temperature, top_k, top_p or typical_p is given",
     )
     max_new_tokens: Count | None = Field(
-        default=None, description="Most tokens to generate; without it as many as the server allows"
+        default=None,
+        description="Most tokens to generate; without it as many as the server allows",
+        json_schema_extra={"exclusiveMinimum": 0},
     )
     return_full_text: bool | None = Field(
         default=None, description="Put the prompt in front of the text. On `/` the default is true"
     )
     stop: list[str] = Field(
-        default=[], description="The text ends with the first of these to appear, which is kept"
+        default=[],
+        description="The text ends with the first of these to appear, which is kept; at most "
+        "--max-stop-sequences",
     )
     ignore_eos: bool = Field(
         default=False, description="Go on after the model's end-of-sequence token (not in TGI)"
@@ -84,7 +101,9 @@ class GenerateParameters(BaseModel):
         description="Added to the logits of tokens, by their ids; -100 to 100 (not in TGI)",
     )
     truncate: Count | None = Field(
-        default=None, description="Use the last so many prompt tokens only"
+        default=None,
+        description="Use the last so many prompt tokens only",
+        json_schema_extra={"exclusiveMinimum": 0},
     )
     watermark: bool = Field(
         default=False,
@@ -95,7 +114,9 @@ class GenerateParameters(BaseModel):
     decoder_input_details: bool = Field(default=False, description="Return the prompt's tokens too")
     seed: Seed | None = Field(default=None, description="The same seed draws the same tokens")
     top_n_tokens: Count | None = Field(
-        default=None, description="Return the n most probable tokens at each position"
+        default=None,
+        description="Return the n most probable tokens at each position; at most "
+        "--max-top-n-tokens",
     )
     grammar: Grammar | None = Field(default=None, description="What the output must look like")
     forced_tokens: bool = Field(

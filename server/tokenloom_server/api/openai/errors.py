@@ -42,7 +42,7 @@ class FaultBody(TypedDict):
     code: str | None
 
 
-class ErrorBody(TypedDict):
+class OpenAIErrorBody(TypedDict):
     """The body of an error."""
 
     error: FaultBody
@@ -155,7 +155,7 @@ class Fault:
             "param": self.param,
             "code": self.code,
         }
-        body: ErrorBody = {"error": fault}
+        body: OpenAIErrorBody = {"error": fault}
         return msgspec.json.encode(body)
 
     def response(self) -> Response:

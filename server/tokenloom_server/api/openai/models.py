@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from typing_extensions import TypedDict
 
 from tokenloom_router.router import Router
-from tokenloom_server.api.openai.errors import ErrorBody, ModelNotFoundError
+from tokenloom_server.api.openai.errors import ModelNotFoundError, OpenAIErrorBody
 from tokenloom_server.api.openai.route import OpenAIRoute
 
 ANY = "tgi"
@@ -88,7 +88,7 @@ def model_routes(model: ServedModel) -> APIRouter:
         """The model that is served."""
         return {"object": "list", "data": [model.body]}
 
-    @routes.get("/v1/models/{id:path}", responses={404: {"model": ErrorBody}})
+    @routes.get("/v1/models/{id:path}", responses={404: {"model": OpenAIErrorBody}})
     async def one_model(id: str) -> ModelBody:
         """The model that is served, by its name."""
         model.check(id)

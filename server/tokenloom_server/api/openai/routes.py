@@ -23,7 +23,7 @@ from tokenloom_server.api.openai.completion_answer import (
 )
 from tokenloom_server.api.openai.completion_request import CompletionBody
 from tokenloom_server.api.openai.envelope import Envelope
-from tokenloom_server.api.openai.errors import ErrorBody
+from tokenloom_server.api.openai.errors import OpenAIErrorBody
 from tokenloom_server.api.openai.models import ServedModel, model_routes
 from tokenloom_server.api.openai.response import Order, StreamedAnswer, WholeAnswer
 from tokenloom_server.api.openai.route import OpenAIRoute
@@ -32,11 +32,14 @@ from tokenloom_server.settings import Settings
 from tokenloom_server.tools.tool import ToolChoice
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "The request breaks a rule"},
-    404: {"model": ErrorBody, "description": "The request names another model"},
-    429: {"model": ErrorBody, "description": "No permit is free: try again later"},
-    500: {"model": ErrorBody, "description": "The engine failed while it generated"},
-    503: {"model": ErrorBody, "description": "The engine is starting, or the server stopping"},
+    400: {"model": OpenAIErrorBody, "description": "The request breaks a rule"},
+    404: {"model": OpenAIErrorBody, "description": "The request names another model"},
+    429: {"model": OpenAIErrorBody, "description": "No permit is free: try again later"},
+    500: {"model": OpenAIErrorBody, "description": "The engine failed while it generated"},
+    503: {
+        "model": OpenAIErrorBody,
+        "description": "The engine is starting, or the server stopping",
+    },
 }
 
 
