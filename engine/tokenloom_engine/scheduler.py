@@ -165,7 +165,7 @@ class Scheduler:
         return num_cached < len(hashes) and hashes[num_cached] in computing
 
     def _prefix_hashes(self, sequence: Sequence) -> list[BlockHash]:
-        """Of the blocks that the prefix cache may give a sequence: logits of the rest are wanted."""
+        """Of the blocks that the prefix cache may give it: of the rest, logits are wanted."""
         if not self.blocks.prefix_caching:
             return []
         most = min(sequence.num_scored, len(sequence.ids)) - 1

@@ -173,7 +173,12 @@ class Settings(BaseSettings):
     block_size: int = flag(32, BATCHING, "tokens in a block of the KV cache", gt=0)
 
     device: Literal["auto", "cpu", "cuda"] = flag("auto", ENGINE, "where the model runs")
-    attention: Literal["auto", "sdpa"] = flag("auto", ENGINE, "attention back end")
+    attention: Literal["auto", "cpu", "sdpa"] = flag(
+        "auto", ENGINE, "attention back end; auto is cpu where the CPU kernels can be built"
+    )
+    disable_custom_kernels: Switch = flag(
+        False, ENGINE, "compute with torch alone, without the kernels of this project"
+    )
     num_threads: int | None = flag(
         None, ENGINE, "CPU threads of the engine; without it as the machine has cores", gt=0
     )
@@ -252,7 +257,6 @@ class Settings(BaseSettings):
     ngrok_edge: str | None = flag(None, TGI, "no effect")
     kv_cache_dtype: Literal["auto", "fp8_e4m3fn", "fp8_e5m2"] | None = flag(None, TGI, "no effect")
     cuda_graphs: Numbers = flag((), TGI, "no effect")
-    disable_custom_kernels: Switch = flag(False, TGI, "no effect")
     enable_prefill_logprobs: Switch = flag(False, TGI, "no effect: they are always there")
     weights_cache_override: str | None = flag(None, TGI, "no effect")
     prometheus_port: int | None = flag(None, TGI, "no effect: metrics are on the server's own port")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 NO_EFFECT = {
     "cuda_graphs": "forward passes are not captured in graphs",
-    "disable_custom_kernels": "own kernels are checked against the model when it is loaded",
     "enable_prefill_logprobs": "`decoder_input_details` always brings them",
     "kv_cache_dtype": "the KV cache has the model's dtype",
     "master_addr": "there are no shards to meet",
