@@ -15,7 +15,7 @@ SYSTEM_FINGERPRINT = f"tokenloom-{version('tokenloom')}"
 class Envelope:
     """Names an answer."""
 
-    prefix: Literal["cmpl", "chatcmpl"]
+    prefix: Literal["cmpl", "chatcmpl", "resp"]
     model: str
     request_id: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))

@@ -101,6 +101,7 @@ class StreamedAnswer(OrderResponse):
     """Sends the chunks of each step as events, in one write."""
 
     media_type = "text/event-stream"
+    end = DONE
 
     async def _answer(self, streams: Sequence[Stream], scope: Scope, send: Send) -> None:
         answer = self._order.answer(streams)
@@ -125,20 +126,26 @@ class StreamedAnswer(OrderResponse):
         self, answer: Answer, first: MergedOutput, others: AsyncIterator[MergedOutput]
     ) -> AsyncIterator[bytes]:
         """All chunks of an output in one write; after an error, an error event."""
-        yield _as_events(answer.push(*first))
+        yield self._encoded(answer.push(*first))
         num_outputs = 0
         try:
             async for place, output in others:
                 if chunks := answer.push(place, output):
-                    yield _as_events(chunks)
+                    yield self._encoded(chunks)
                 num_outputs += 1
                 if num_outputs % FAIR_TOKENS == 0:
                     await checkpoint()
             if self._order.wants_usage:
-                yield _as_events([answer.last_chunk])
+                yield self._encoded([answer.last_chunk])
         except RequestError as error:
-            yield _event(Fault.of(error, self._order.words).json)
-        yield DONE
+            yield self._failure(answer, Fault.of(error, self._order.words))
+        yield self.end
+
+    def _encoded(self, chunks: Sequence[Body]) -> bytes:
+        return b"".join(_event(msgspec.json.encode(chunk)) for chunk in chunks)
+
+    def _failure(self, _answer: Answer, fault: Fault) -> bytes:
+        return _event(fault.json)
 
 
 async def _first_tokens(outputs: AsyncIterator[MergedOutput]) -> MergedOutput:
@@ -148,10 +155,6 @@ async def _first_tokens(outputs: AsyncIterator[MergedOutput]) -> MergedOutput:
         if output.tokens or output.finish is not None:
             return merged_output
     raise IncompleteGenerationError
-
-
-def _as_events(chunks: Sequence[Body]) -> bytes:
-    return b"".join(_event(msgspec.json.encode(chunk)) for chunk in chunks)
 
 
 def _event(data: bytes) -> bytes:

@@ -26,6 +26,9 @@ from tokenloom_server.api.openai.envelope import Envelope
 from tokenloom_server.api.openai.errors import OpenAIErrorBody
 from tokenloom_server.api.openai.models import ServedModel, model_routes
 from tokenloom_server.api.openai.response import Order, StreamedAnswer, WholeAnswer
+from tokenloom_server.api.openai.responses_answer import ResponseBody, ResponsesAnswer
+from tokenloom_server.api.openai.responses_request import ResponsesBody
+from tokenloom_server.api.openai.responses_stream import StreamedResponse
 from tokenloom_server.api.openai.route import OpenAIRoute
 from tokenloom_server.reasoning import ReasoningTags
 from tokenloom_server.settings import Settings
@@ -83,6 +86,20 @@ class OpenAIResponses:
         )
         return StreamedAnswer(order) if body.stream else WholeAnswer(order)
 
+    async def response(self, body: ResponsesBody) -> Response:
+        """Generate a response. Raises ValidationError."""
+        router = self._router
+        envelope = Envelope("resp", self.model.check(body.model))
+        plan, request = await self._planned(body.to_request(router.chat_template), body.calls())
+        order = Order(
+            router=router,
+            requests=[request],
+            answer=lambda streams: ResponsesAnswer(body, plan, envelope, router, streams),
+            words=body.words,
+            compute_type=compute_type(router, self._settings),
+        )
+        return StreamedResponse(order) if body.stream else WholeAnswer(order)
+
     @cached_property
     def _form(self) -> AnswerForm:
         template = self._router.chat_template.files.template(with_tools=True)
@@ -127,7 +144,7 @@ class OpenAIResponses:
 
 
 def openai_routes(router: Router, settings: Settings) -> APIRouter:
-    """POST /v1/completions and /v1/chat/completions, GET /v1/models."""
+    """POST /v1/completions, /v1/chat/completions and /v1/responses, GET /v1/models."""
     responses = OpenAIResponses(router, settings)
     routes = APIRouter(route_class=OpenAIRoute, tags=["OpenAI"], responses=ERRORS)
 
@@ -140,6 +157,11 @@ def openai_routes(router: Router, settings: Settings) -> APIRouter:
     async def chat_completions(body: ChatBody) -> Response:
         """Generate the answer to a chat."""
         return await responses.chat(body)
+
+    @routes.post("/v1/responses", **_answers(ResponseBody, ResponseBody))
+    async def create_response(body: ResponsesBody) -> Response:
+        """Generate a response to messages, calls and their outputs. Nothing is stored."""
+        return await responses.response(body)
 
     routes.include_router(model_routes(responses.model))
     return routes

@@ -1,0 +1,239 @@
+"""The body of /v1/responses, and its meaning for the router."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tokenloom_engine.messages import LogprobParams
+from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
+from tokenloom_router.errors import ValidationError
+from tokenloom_router.request import GenerateRequest
+from tokenloom_server.api.grammar import JsonObjectGrammar
+from tokenloom_server.api.openai.chat_message import ChatMessage
+from tokenloom_server.api.openai.errors import Words
+from tokenloom_server.api.openai.responses_input import ChatOfItems, Input
+from tokenloom_server.api.openai.sampling import MAX_TOP_LOGPROBS, Float, SamplingFields, Share
+from tokenloom_server.api.openai.structured_outputs import (
+    JsonSchemaFormat,
+    ResponseFormat,
+    SchemaFormat,
+    TextFormat,
+)
+from tokenloom_server.api.openai.tools import (
+    MAX_TOOLS,
+    ChosenFunction,
+    FunctionBody,
+    Name,
+    NamedToolChoice,
+    ToolBody,
+    tool_choice,
+)
+from tokenloom_server.tools.tool import ToolChoice
+
+STRICT = ConfigDict(strict=True, extra="forbid")
+LOGPROBS = "message.output_text.logprobs"
+NAMES = {
+    "inputs": "input",
+    "messages": "input",
+    "max_new_tokens": "max_output_tokens",
+    "top_n_tokens": "top_logprobs",
+}
+
+
+class FunctionTool(BaseModel):
+    """A function that the model may call."""
+
+    model_config = STRICT
+
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="JSON Schema of its arguments, an object"
+    )
+    strict: bool | None = Field(
+        default=None, description="The arguments obey the schema in any case"
+    )
+
+    def to_body(self) -> ToolBody:
+        """As chats have it."""
+        fields = self.model_dump(exclude={"type"})
+        return ToolBody(type="function", function=FunctionBody(**fields))
+
+
+class ChosenTool(ChosenFunction):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+
+
+class NamedSchemaFormat(BaseModel):
+    """JSON that a schema describes."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
+
+    type: Literal["json_schema"]
+    name: str
+    json_schema: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ObjectFormat(BaseModel):
+    """Any JSON object."""
+
+    model_config = STRICT
+
+    type: Literal["json_object"]
+
+
+class TextBody(BaseModel):
+    """What the text must look like."""
+
+    model_config = STRICT
+
+    format: Annotated[
+        TextFormat | ObjectFormat | NamedSchemaFormat, Field(discriminator="type")
+    ] = TextFormat(type="text")
+    verbosity: Literal["medium"] | None = Field(default=None, description="There is one")
+
+    def response_format(self) -> ResponseFormat:
+        """As chats have it."""
+        match self.format:
+            case TextFormat():
+                return self.format
+            case ObjectFormat():
+                return JsonObjectGrammar(type="json_object")
+            case NamedSchemaFormat():
+                fields = self.format.model_dump(exclude={"type"})
+                return JsonSchemaFormat(type="json_schema", json_schema=SchemaFormat(**fields))
+
+
+class ReasoningBody(BaseModel):
+    """How to reason."""
+
+    model_config = STRICT
+
+    effort: str | None = Field(
+        default=None, description="Handed to the chat template as `reasoning_effort`"
+    )
+    summary: None = Field(default=None, description="Must be absent: the whole is returned")
+    generate_summary: None = Field(default=None, description="Must be absent")
+
+
+class ResponsesBody(BaseModel):
+    """What was said so far, and how to respond. null is the same as absent."""
+
+    model_config = STRICT
+
+    model: str | None = Field(default=None, description="The served model's name, or `tgi`")
+    input: Input = Field(
+        description="A text of the user, or items: messages, calls and their outputs, reasoning"
+    )
+    instructions: str | None = Field(default=None, description="Come first, as the system's words")
+    max_output_tokens: int | None = Field(default=None, ge=1, lt=2**32)
+    temperature: Float | None = Field(default=None, ge=0)
+    top_p: Share | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    stream: bool | None = None
+    stream_options: None = Field(default=None, description="Must be absent")
+    text: TextBody | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningBody | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
+        Field(default=None, description="Reasoning is returned as text, never encrypted")
+    )
+    truncation: Literal["disabled"] | None = Field(
+        default=None, description="An input that is too long is refused"
+    )
+    store: bool | None = Field(default=None, description="Must not be true: nothing is stored")
+    background: bool | None = Field(default=None, description="Must not be true")
+    previous_response_id: str | None = Field(
+        default=None, description="Must be absent: send the items of earlier turns as `input`"
+    )
+    metadata: dict[str, str] | None = Field(default=None, description="Returned as it is")
+    service_tier: Literal["auto", "default"] | None = None
+    user: str | None = Field(default=None, description="Has no effect")
+    safety_identifier: str | None = Field(default=None, description="Has no effect")
+    prompt_cache_key: str | None = Field(default=None, description="Has no effect")
+
+    @property
+    def words(self) -> Words:
+        """What this route calls things."""
+        return Words(NAMES, "text.format", self.calls())
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether texts are returned with the log-probabilities of their tokens."""
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+
+    @property
+    def format(self) -> TextBody:
+        """What the text must look like."""
+        return self.text or TextBody()
+
+    def sampling(self) -> SamplingFields:
+        """How to generate, as chats have it."""
+        return SamplingFields(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            stream=self.stream,
+            response_format=self.format.response_format(),
+        )
+
+    def calls(self) -> ToolChoice:
+        """Which tools may be called. Raises ValidationError."""
+        tools = [tool.to_body() for tool in self.tools or ()]
+        choice = self.tool_choice
+        if isinstance(choice, ChosenTool):
+            named = NamedToolChoice(function=ChosenFunction(name=choice.name))
+            return tool_choice(tools, named, self.parallel_tool_calls)
+        return tool_choice(tools, choice, self.parallel_tool_calls)
+
+    def to_request(self, template: ChatTemplate) -> GenerateRequest:
+        """In the router's words. Raises ValidationError."""
+        self._refuse()
+        logprobs = LogprobParams(tokens=self.wants_logprobs, top_n_tokens=self.top_logprobs or 0)
+        request = self.sampling().sampled_request(
+            max_tokens=self.max_output_tokens, logprobs=logprobs, n=1
+        )
+        return replace(request, chat=self._chat(template))
+
+    def _chat(self, template: ChatTemplate) -> ChatPrompt:
+        knows_developer = template.mentions("developer")
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        messages = self._messages()
+        if not messages:
+            raise ValidationError("`input` must have a message")
+        return ChatPrompt(
+            messages=[
+                message.to_template(place, knows_developer=knows_developer)
+                for place, message in messages
+            ],
+            variables={} if effort is None else {"reasoning_effort": effort},
+        )
+
+    def _messages(self) -> list[tuple[str, ChatMessage]]:
+        """With their places in the body."""
+        head = []
+        if self.instructions:
+            head.append(("instructions", ChatMessage(role="system", content=self.instructions)))
+        if isinstance(self.input, str):
+            return [*head, ("input", ChatMessage(role="user", content=self.input))]
+        return [*head, *ChatOfItems.of(self.input).messages]
+
+    def _refuse(self) -> None:
+        if self.store:
+            raise ValidationError("`store` must not be true: the server keeps nothing")
+        if self.background:
+            raise ValidationError("`background` must not be true: the server keeps nothing")
+        if self.previous_response_id is not None:
+            raise ValidationError(
+                "`previous_response_id` is not supported: the server keeps nothing; send the items "
+                "of earlier turns as `input`"
+            )
