@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -35,11 +35,12 @@ _SHORT = {"incomplete_generation": "incomplete"}
 
 @dataclass(slots=True)
 class RequestRecord:
-    """How a request went. Neither finish nor error: the client left."""
+    """How a request went. Neither finishes nor error: the client left."""
 
     request: ValidRequest | None = None
     """Once it was validated."""
-    finish: Finish | None = None
+    finishes: list[Finish] = field(default_factory=list)
+    """Of all its sequences, once all have one."""
     error: RequestError | None = None
 
 
@@ -126,17 +127,18 @@ class RequestMetrics:
         if record.error is not None:
             error_type = record.error.error_type
             self._failure.labels(_SHORT.get(error_type, error_type)).inc()
-        elif record.finish is None:
+        elif not record.finishes:
             self._failure.labels("dropped").inc()
         else:
-            self._succeeded(record.finish, timings)
+            self._succeeded(record.finishes, timings)
 
-    def _succeeded(self, finish: Finish, timings: Timings) -> None:
+    def _succeeded(self, finishes: list[Finish], timings: Timings) -> None:
         self._success.inc()
-        self._generated_tokens.observe(finish.generated_tokens)
-        self._skipped_tokens.observe(finish.forced_tokens)
+        self._generated_tokens.observe(sum(finish.generated_tokens for finish in finishes))
+        self._skipped_tokens.observe(sum(finish.forced_tokens for finish in finishes))
         self._duration.observe(timings.total_seconds)
         self._validation.observe(timings.validation_seconds)
         self._queue.observe(timings.queue_seconds)
         self._inference.observe(timings.inference_seconds)
-        self._time_per_token.observe(timings.inference_seconds / max(1, finish.generated_tokens))
+        longest = max(finish.generated_tokens for finish in finishes)
+        self._time_per_token.observe(timings.inference_seconds / max(1, longest))

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.messages import ModelInfo
+from tokenloom_engine.messages import Finish, ModelInfo
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.config import RouterConfig
 from tokenloom_router.engine_client import EngineClient
@@ -124,7 +124,7 @@ class Router:
                 try:
                     yield stream
                 finally:
-                    record.finish, record.error = stream.finish, stream.error
+                    record.finishes, record.error = _finishes([stream]), stream.error
 
     async def generate(self, request: GenerateRequest) -> GenerateResponse:
         """Run a request to its end. With best_of > 1: that many sequences, one permit each."""
@@ -141,7 +141,7 @@ class Router:
                 generations = [await stream.collect() for stream in streams]
             if best_of > 1:
                 generations.sort(key=_mean_logprob, reverse=True)
-            record.finish = generations[0].finish
+            record.finishes = [generation.finish for generation in generations]
         return GenerateResponse(generations=generations, request=valid, timings=timings)
 
     @asynccontextmanager
@@ -172,7 +172,7 @@ class Router:
                 yield [stream for group in groups for stream in group]
             finally:
                 for record, group in zip(records, groups, strict=True):
-                    record.finish, record.error = group[0].finish, _first_error(group)
+                    record.finishes, record.error = _finishes(group), _first_error(group)
 
     async def tokenize_chat(self, chat: ChatPrompt) -> tuple[str, list[TokenSpan]]:
         """Return the text of a chat's prompt, and its tokens with their places in it."""
@@ -238,6 +238,12 @@ def _siblings(request: ValidRequest) -> list[ValidRequest]:
         replace(request, sampling=msgspec.structs.replace(request.sampling, seed=seed), seed=seed)
         for seed in seeds
     ]
+
+
+def _finishes(streams: Sequence[Stream]) -> list[Finish]:
+    """The ends of all sequences, or nothing if one has not ended."""
+    finishes = [stream.finish for stream in streams if stream.finish is not None]
+    return finishes if len(finishes) == len(streams) else []
 
 
 def _first_error(streams: Sequence[Stream]) -> RequestError | None:

@@ -134,12 +134,11 @@ def _times(timings: Timings) -> Iterator[tuple[str, float, float]]:
 
 def _usage_of(record: RequestRecord) -> _Usage:
     usage = _Usage(record.request.input_length if record.request else 0)
-    if record.finish is not None:
-        usage.generated_tokens = record.finish.generated_tokens
-        usage.finish_reasons.append(record.finish.reason)
-    elif record.error is not None:
+    usage.generated_tokens = sum(finish.generated_tokens for finish in record.finishes)
+    usage.finish_reasons += [finish.reason for finish in record.finishes]
+    if record.error is not None:
         usage.error = str(record.error)
-    else:
+    elif not record.finishes:
         usage.error = "the client left"
     return usage
 

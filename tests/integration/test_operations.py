@@ -27,6 +27,8 @@ SCHEMA = {
     "properties": {"name": {"enum": ["Anna", "Ole"]}, "city": {"const": "Oslo"}},
     "required": ["name", "city"],
 }
+SLOW = {"type": "json", "value": {"type": "integer", "multipleOf": 1000003}}
+"""Would take minutes to compile."""
 METHODS = ({"method": "prefill"}, {"method": "decode"})
 HISTOGRAM = ("_bucket", "_sum", "_count")
 DASHBOARD: list[tuple[str, dict[str, str]]] = [
@@ -160,6 +162,9 @@ def test_tgis_dashboard_has_data(operated: Server, http: httpx.Client) -> None:
     sampled = {"max_new_tokens": 4, "do_sample": True, "best_of": 2}
     assert http.post("/generate", json=body(STORY, sampled)).status_code == 200
     assert http.post("/generate", json=body("", {})).status_code == 422
+    chat = {"model": "tgi", "messages": [{"role": "user", "content": STORY}]}
+    chat |= {"max_tokens": 3, "n": 2, "ignore_eos": True}
+    assert http.post("/v1/chat/completions", json=chat).status_code == 200
     after = samples(operated)
     for name, labels in DASHBOARD:
         assert after[name, frozenset(labels.items())] > 0, (name, labels)
@@ -172,10 +177,10 @@ def test_tgis_dashboard_has_data(operated: Server, http: httpx.Client) -> None:
         key = name, frozenset(labels.items())
         return after[key] - before[key]
 
-    assert grown("tgi_request_count") == 5, "each once, with best_of 2, too"
-    assert grown("tgi_request_success") == grown("tgi_request_duration_count") == 4
+    assert grown("tgi_request_count") == 6, "each once, with best_of or n of 2, too"
+    assert grown("tgi_request_success") == grown("tgi_request_duration_count") == 5
     assert grown("tgi_request_failure", err="validation") == 1
-    assert grown("tgi_request_time_to_first_token_duration_count") == 4
+    assert grown("tgi_request_time_to_first_token_duration_count") == 5
     assert after["tgi_batch_current_size", frozenset()] == 0
     assert after["tgi_kv_cache_used_tokens", frozenset()] == 0
 
@@ -200,11 +205,14 @@ def test_spans_of_a_real_generation(http: httpx.Client, collector: Collector) ->
     assert spans["decode"].start_time_unix_nano < spans["decode"].end_time_unix_nano
 
 
-def test_health_answers_while_a_long_prompt_prefills(operated: Server, http: httpx.Client) -> None:
+def test_health_while_a_long_prompt_prefills_and_a_grammar_compiles(
+    operated: Server, http: httpx.Client
+) -> None:
     seconds: list[float] = []
     prompt = body(" the" * 4000, {"max_new_tokens": 1})
     with ThreadPoolExecutor() as threads:
         generating = threads.submit(http.post, "/generate", json=prompt)
+        compiling = threads.submit(http.post, "/generate", json=body(STORY, {"grammar": SLOW}))
         with httpx.Client(base_url=operated.url, timeout=30) as anybody:
             while not generating.done():
                 for path in ("/health", "/livez", "/readyz"):
@@ -214,6 +222,7 @@ def test_health_answers_while_a_long_prompt_prefills(operated: Server, http: htt
                 time.sleep(0.02)
     response = generating.result()
     assert response.status_code == 200, response.text
+    assert compiling.result().status_code == 422
     assert int(response.headers["x-prompt-tokens"]) >= 4000
     seconds.sort()
     longest = [f"{1000 * value:.0f}" for value in seconds[-4:]]

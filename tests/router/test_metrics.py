@@ -91,7 +91,7 @@ def test_labels_are_escaped() -> None:
 
 def test_a_finished_request(metrics: Metrics, finished: Timings) -> None:
     with metrics.requests.track(finished) as record:
-        record.finish = Finish("length", "text", 4, 3)
+        record.finishes = [Finish("length", "text", 4, 3), Finish("length", "te", 2, 0)]
     found = samples(metrics)
     assert found["tgi_request_count"] == found["tgi_request_success"] == 1
     assert found["tgi_request_duration_sum"] == 5.0
@@ -100,7 +100,7 @@ def test_a_finished_request(metrics: Metrics, finished: Timings) -> None:
     assert found["tgi_request_inference_duration_sum"] == 4.0
     assert found["tgi_request_mean_time_per_token_duration_sum"] == 1.0
     assert found["tgi_request_time_to_first_token_duration_sum"] == 2.0
-    assert found["tgi_request_generated_tokens_sum"] == 4
+    assert found["tgi_request_generated_tokens_sum"] == 6
     assert found["tgi_request_skipped_tokens_sum"] == 3
 
 
