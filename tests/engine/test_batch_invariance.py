@@ -1,0 +1,93 @@
+"""The same request, the same logits to the last bit: alone, in a crowd, in chunks, from the cache.
+
+That is promised where the CPU kernels compute the whole decoder (docs/determinism.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.conftest import Encode, MakeEngine
+from tests.engine.running import submission
+from tokenloom_engine.batch import Batch
+from tokenloom_engine.engine import Engine
+
+PROMPTS = (
+    "The lighthouse keeper counted the waves until ",
+    "Once upon a time there was a river that " * 12,
+    "1, 2, 3, ",
+    "def fibonacci(n):\n    ",
+)
+NUM_TOKENS = 12
+
+
+class Recorder:
+    """An engine whose logits are kept: by sequence, one row for each of its positions."""
+
+    def __init__(self, engine: Engine) -> None:
+        if not engine._runner.model.is_batch_invariant:
+            pytest.skip("the CPU kernels cannot be built")
+        self.engine = engine
+        self.logits: dict[tuple[int, int], torch.Tensor] = {}
+        self.num_preemptions = 0
+        get_logits = engine._runner.get_logits
+
+        def recording(batch: Batch) -> torch.Tensor:
+            logits = get_logits(batch)
+            rows = iter(logits)
+            for row in batch.rows:
+                for position in range(row.first_logit, row.end):
+                    key = row.sequence.submit.id, position
+                    found = next(rows).clone()
+                    # What is computed twice, after a preemption, must be the same too.
+                    assert torch.equal(self.logits.setdefault(key, found), found)
+            return logits
+
+        engine._runner.get_logits = recording  # type: ignore[method-assign]
+
+    def run(self, prompts: dict[int, list[int]]) -> dict[tuple[int, int], torch.Tensor]:
+        for id, ids in prompts.items():
+            # Draws are seeded by position, so equal logits lead to equal tokens.
+            draw: dict[str, Any] = {
+                "greedy": id % 2 == 0,
+                "temperature": 0.8,
+                "seed": id,
+                "ignore_eos": True,
+            }
+            self.engine.submit(submission(id, ids, NUM_TOKENS, **draw))
+        while self.engine.has_work:
+            self.num_preemptions += self.engine.step().stats.preemptions
+        found, self.logits = self.logits, {}
+        return found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantize"),
+    [("bfloat16", None), ("bfloat16", "int8")],
+)
+def test_logits_are_bitwise_the_same_in_any_company(
+    make_engine: MakeEngine, encode: Encode, dtype: str, quantize: str | None
+) -> None:
+    prompts = {id: encode(text) for id, text in enumerate(PROMPTS)}
+    settings = {"dtype": dtype, "quantize": quantize}
+    engine = Recorder(make_engine(**settings, prefix_caching=False))
+    alone: dict[tuple[int, int], torch.Tensor] = {}
+    for id, ids in prompts.items():
+        alone |= engine.run({id: ids})
+    assert len(alone) == len(PROMPTS) * NUM_TOKENS
+
+    def same(found: dict[tuple[int, int], torch.Tensor]) -> bool:
+        return all(torch.equal(found[key], alone[key]) for key in found)
+
+    crowd = engine.run(prompts)
+    assert crowd.keys() == alone.keys() and same(crowd), "in a crowd"
+    chunks = Recorder(make_engine(**settings, max_batch_prefill_tokens=7))
+    assert same(chunks.run(prompts)), "in chunks"
+    assert same(chunks.run(prompts)), "from the prefix cache"
+    tight = Recorder(make_engine(**settings, max_batch_total_tokens=80))
+    short = {id: ids for id, ids in prompts.items() if len(ids) < 16}
+    assert same(tight.run(short)), "after preemptions"
+    assert tight.num_preemptions > 0
