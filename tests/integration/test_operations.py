@@ -16,7 +16,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.collector import Collector, attributes, grpc_collector
-from tests.integration.serving import Server, body, serve, wait_until_healthy
+from tests.integration.serving import Json, Server, body, serve, wait_until_healthy
 
 STALL_SECONDS = 6
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -162,7 +162,7 @@ def test_tgis_dashboard_has_data(operated: Server, http: httpx.Client) -> None:
     sampled = {"max_new_tokens": 4, "do_sample": True, "best_of": 2}
     assert http.post("/generate", json=body(STORY, sampled)).status_code == 200
     assert http.post("/generate", json=body("", {})).status_code == 422
-    chat = {"model": "tgi", "messages": [{"role": "user", "content": STORY}]}
+    chat: Json = {"model": "tgi", "messages": [{"role": "user", "content": STORY}]}
     chat |= {"max_tokens": 3, "n": 2, "ignore_eos": True}
     assert http.post("/v1/chat/completions", json=chat).status_code == 200
     after = samples(operated)
