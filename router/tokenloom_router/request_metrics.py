@@ -49,6 +49,7 @@ class RequestObserver(Protocol):
 
     def received(self) -> Callable[[RequestRecord, Timings], None]:
         """Called in the task of a request that begins; the result is called when it has ended."""
+        ...
 
 
 class RequestMetrics:

@@ -17,7 +17,7 @@ NO_EFFECT = {
     "weights_cache_override": "--model-id takes a local folder",
 }
 """And why."""
-AS_IT_IS_HERE = {"cuda_graphs": (0,), "kv_cache_dtype": "auto", "disable_custom_kernels": False}
+AS_IT_IS_HERE = {"cuda_graphs": (0,), "kv_cache_dtype": "auto"}
 """Values that ask for what happens anyway."""
 
 

@@ -282,7 +282,6 @@ def test_the_older_name_of_max_input_tokens(monkeypatch: pytest.MonkeyPatch) -> 
 def test_flags_without_effect_say_so_if_they_are_given() -> None:
     given = flags(
         cuda_graphs="1,2,4",
-        disable_custom_kernels="true",
         enable_prefill_logprobs="true",
         kv_cache_dtype="fp8_e5m2",
         master_addr="localhost",
@@ -303,7 +302,7 @@ def test_flags_without_effect_say_so_if_they_are_given() -> None:
     for name in NO_EFFECT:
         assert sum(line.startswith(f"--{name.replace('_', '-')} has no effect: ") for line in lines)
     assert [*remarks(Settings().given)] == []
-    quiet = flags(cuda_graphs="0", kv_cache_dtype="auto", disable_custom_kernels="false")
+    quiet = flags(cuda_graphs="0", kv_cache_dtype="auto")
     assert [*remarks(Settings(**quiet).given)] == []
 
 
