@@ -54,6 +54,10 @@ class ModelRunner:
             logger.warning("Without the CPU kernels (slower), for with them %s", error)
             kernels = None
             layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
+        if self.model.is_batch_invariant:
+            # The kernels share out the work. What is left to torch is short, and its threads would
+            # wait for each other longer than they compute where others use the cores too.
+            torch.set_num_threads(1)
         tokenizer_file = _keep_tokenizer(self.tokenizer_json)
         self.block_size = config.block_size
         bytes_per_token = sum(layer.bytes_per_token(dtype) for layer in layers)
