@@ -5,22 +5,15 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, normalizers, processors, trainers
 from tokenizers.models import BPE
-from transformers import (
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from tests.integration.random_model import save_random_model
 from tests.integration.serving import Json, Server, client, events, generate, serve, token_ids
 
 CHARACTERS = [
@@ -50,7 +43,8 @@ def byte_level(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     """A tiny random Llama with the bundled model's tokenizer, whose letters are bytes."""
     folder = tmp_path_factory.mktemp("byte_level")
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    with _serve_random_model(folder, tokenizer, 49152) as server:
+    save_random_model(folder, tokenizer)
+    with serve(folder / "log", "--model-id", str(folder), "--dtype", "float32") as server:
         yield server
 
 
@@ -58,32 +52,13 @@ def byte_level(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A tiny random Llama, whose tokenizer is of Llama 2's kind: pieces with ▁, and bytes."""
     folder = tmp_path_factory.mktemp("sentencepiece")
-    backend = _sentencepiece_tokenizer()
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=_sentencepiece_tokenizer(),
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
     )
-    with _serve_random_model(folder, tokenizer, backend.get_vocab_size()) as server:
-        yield server
-
-
-@contextmanager
-def _serve_random_model(
-    folder: Path, tokenizer: PreTrainedTokenizerBase, vocab_size: int
-) -> Iterator[Server]:
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=512,
-        bos_token_id=1,
-        eos_token_id=2,
-        initializer_range=0.2,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    save_random_model(folder, tokenizer)
     with serve(folder / "log", "--model-id", str(folder), "--dtype", "float32") as server:
         yield server
 

@@ -49,20 +49,8 @@ def _without_stop(example: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_route_is_described(document: dict[str, Any]) -> None:
-    assert set(document["paths"]) == {
-        "/generate",
-        "/generate_stream",
-        "/",
-        "/vertex",
-        "/invocations",
-        "/tokenize",
-        "/health",
-        "/ping",
-        "/livez",
-        "/readyz",
-        "/info",
-        "/metrics",
-    }
+    for verbs in document["paths"].values():
+        assert all(operation["description"] for operation in verbs.values())
     schemas = document["components"]["schemas"]
     for path in ("/generate", "/generate_stream", "/"):
         responses = document["paths"][path]["post"]["responses"]

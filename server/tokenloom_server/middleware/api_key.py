@@ -50,4 +50,4 @@ def _is_open(scope: Scope) -> bool:
     if scope["method"] not in SAFE_METHODS:
         return False
     path = scope["path"]
-    return path == "/" or path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+    return path == "/" or path in OPEN_PATHS or (path.startswith(OPEN_FOLDER) and ".." not in path)
