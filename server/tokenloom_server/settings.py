@@ -307,7 +307,8 @@ class Settings(BaseSettings):
     @property
     def given(self) -> dict[str, object]:
         """What was set, by a flag or a variable."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
+        names = (name for name in type(self).model_fields if name in self.model_fields_set)
+        return {name: getattr(self, name) for name in names}
 
     @property
     def backends(self) -> dict[ConstraintKind, str]:
