@@ -53,7 +53,9 @@ class Engine:
         self.vocabulary = self._runner.vocabulary
         self._constraints = _load_constraints(self._runner, config)
         self._sampler = Sampler(
-            self.vocabulary.size, Watermark(config.watermark_gamma, config.watermark_delta)
+            self.vocabulary.size,
+            Watermark(config.watermark_gamma, config.watermark_delta),
+            self._runner.kernels,
         )
         blocks = BlockManager(
             self._runner.num_blocks, config.block_size, prefix_caching=config.prefix_caching

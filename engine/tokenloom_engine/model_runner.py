@@ -54,6 +54,8 @@ class ModelRunner:
             logger.warning("Without the CPU kernels (slower), for with them %s", error)
             kernels = None
             layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
+        self.kernels = kernels
+        """Those of the CPU, where they compute the model."""
         if self.model.is_batch_invariant:
             # The kernels share out the work. What is left to torch is short, and its threads would
             # wait for each other longer than they compute where others use the cores too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.bitmask import bitmask_bias
+from tokenloom_engine.kernels.draw import DrawRow, draw_tokens
+from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.logits_processors import ProcessorError
 from tokenloom_engine.penalties import apply_logit_bias, apply_penalties, suppress_eos
 from tokenloom_engine.randomness import uniform
 from tokenloom_engine.sequence import Alternative, Choice, Sequence
 from tokenloom_engine.warpers import (
+    COLDEST,
     apply_min_p,
     apply_temperature,
     apply_top_k,
@@ -77,10 +80,16 @@ class _Place:
 class Sampler:
     """Draws tokens and reads log-probabilities. Has no state."""
 
-    def __init__(self, num_tokens: int, watermark: Watermark) -> None:
-        """`num_tokens`: ids from here on are padding of the logits and are never drawn."""
+    def __init__(
+        self, num_tokens: int, watermark: Watermark, kernels: Kernels | None = None
+    ) -> None:
+        """`num_tokens`: ids from here on are padding of the logits and are never drawn.
+
+        `kernels`: draw by those of the CPU whatever they can draw.
+        """
         self._num_tokens = num_tokens
         self._watermark = watermark
+        self._kernels = kernels
 
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: list[Row], draws: Draws) -> list[RowChoices]:
@@ -92,30 +101,63 @@ class Sampler:
         if not places:
             return answers
         raw = logits.float()
-        lasts = [i for i, place in enumerate(places) if place.is_drawn]
-        if lasts:
+        ways: tuple[list[int], list[int]] = [], []
+        for i, place in enumerate(places):
+            if place.is_drawn:
+                ways[self._kernels is not None and _is_simple(place.sequence)].append(i)
+        for lasts, draw in zip(ways, (self._draw, self._draw_by_kernel), strict=True):
             drawn = [places[i] for i in lasts]
-            sequences = [place.sequence for place in drawn]
-            scores = self._scores(raw, lasts, drawn)
-            ids, processed = _draw(scores, sequences)
-            chosen = processed.gather(1, ids.unsqueeze(1)).squeeze(1)
-            possible = chosen.isfinite().tolist()
-            for index, place, id, is_possible in zip(
-                draws, drawn, ids.tolist(), possible, strict=True
-            ):
+            for place, id in zip(drawn, draw(raw, lasts, drawn) if lasts else (), strict=True):
                 place.choice.id = id
-                if place.error is not None:
-                    answers[index].error = place.error
-                elif is_possible:
-                    answers[index].drawn = place.choice
-                else:
-                    answers[index].error = "no token is left to draw"
-            _read_processed(processed, drawn)
+        for index, place in zip(draws, [p for p in places if p.is_drawn], strict=True):
+            if place.error is not None:
+                answers[index].error = place.error
+            elif place.choice.id >= 0:
+                answers[index].drawn = place.choice
+            else:
+                answers[index].error = "no token is left to draw"
         _read_logprobs(raw, places)
         return answers
 
+    def _draw(self, raw: torch.Tensor, lasts: list[int], places: list[_Place]) -> list[int]:
+        """An id for each of these places, whose logits are raw[lasts]; -1 where there is none."""
+        scores = self._scores(raw, lasts, places)
+        _apply_bitmasks(scores, raw, lasts, places)
+        ids, processed = _draw(scores, [place.sequence for place in places])
+        possible = processed.gather(1, ids.unsqueeze(1)).squeeze(1).isfinite()
+        found: list[int] = torch.where(possible, ids, -1).tolist()
+        for place, id in zip(places, found, strict=True):
+            place.choice.id = id
+        _read_processed(processed, places)
+        return found
+
+    def _draw_by_kernel(
+        self, raw: torch.Tensor, lasts: list[int], places: list[_Place]
+    ) -> list[int]:
+        """The same, for places whose sequences are simple."""
+        assert self._kernels is not None
+        num_tokens = min(self._num_tokens, raw.shape[1])
+        logits = [raw[i] for i in lasts]
+        changed = [i for i, place in enumerate(places) if _changes_logits(place.sequence)]
+        if changed:
+            scores = self._scores(raw, [lasts[i] for i in changed], [places[i] for i in changed])
+            for i, row in zip(changed, scores, strict=True):
+                logits[i] = row
+        numbers = _uniforms([place.sequence for place in places])
+        rows = [
+            _draw_row(row, place, number)
+            for row, place, number in zip(logits, places, numbers, strict=True)
+        ]
+        ids = draw_tokens(self._kernels, rows, num_tokens)
+        for i, place in enumerate(places):
+            if ids[i] < 0 and place.allowed is not None and place.sequence.can_suppress:
+                # The constraint outranks whatever left none of its tokens.
+                again = replace(rows[i], logits=raw[lasts[i]])
+                ids[i] = draw_tokens(self._kernels, [again], num_tokens)[0]
+        return ids
+
     def _scores(self, raw: torch.Tensor, lasts: list[int], places: list[_Place]) -> torch.Tensor:
-        """What is drawn from, [len(lasts), V]: the logits raw[lasts] of these places, changed."""
+        """The logits raw[lasts] of these places, changed by all but the constraints."""
         scores = raw[torch.tensor(lasts, device=raw.device)]
         sequences = [place.sequence for place in places]
         scores[:, self._num_tokens :] = -torch.inf
@@ -124,7 +166,6 @@ class Sampler:
         self._apply_processors(scores, places)
         self._watermark.apply(scores, sequences)
         suppress_eos(scores, sequences)
-        _apply_bitmasks(scores, raw, lasts, places)
         return scores
 
     def _apply_processors(self, scores: torch.Tensor, places: list[_Place]) -> None:
@@ -171,6 +212,41 @@ def _places(rows: list[Row], draws: Draws) -> tuple[list[RowChoices], list[_Plac
     return answers, places
 
 
+def _is_simple(sequence: Sequence) -> bool:
+    """Whether the kernel can draw for it."""
+    submit = sequence.submit
+    return submit.sampling.typical_p >= 1 and not submit.logprobs.processed
+
+
+def _changes_logits(sequence: Sequence) -> bool:
+    """Whether it is drawn from other scores than the model's."""
+    sampling, stopping = sequence.submit.sampling, sequence.submit.stopping
+    return (
+        sampling.repetition_penalty != 1
+        or sampling.frequency_penalty != 0
+        or sampling.presence_penalty != 0
+        or bool(sampling.logit_bias)
+        or sampling.watermark
+        or bool(sequence.processors)
+        or sequence.num_generated < stopping.min_new_tokens
+    )
+
+
+def _draw_row(logits: torch.Tensor, place: _Place, number: float) -> DrawRow:
+    sampling, temperature = place.sequence.submit.sampling, _temperature(place.sequence)
+    if temperature > 0:
+        temperature = max(temperature, COLDEST)
+    return DrawRow(
+        logits,
+        place.allowed,
+        temperature,
+        sampling.min_p,
+        sampling.top_k,
+        sampling.top_p,
+        number,
+    )
+
+
 def _draw(scores: torch.Tensor, sequences: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
     """Pick a token for each row of `scores` [rows, V]; also returns what was drawn from."""
     ids = scores.argmax(dim=1)
@@ -207,15 +283,19 @@ def _warp(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 
 def _draw_by_inverse_cdf(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """One uniform number a row, from its seed and position alone, picks the token."""
-    seeds = np.asarray([s.submit.sampling.seed for s in sequences], dtype=np.uint64)
-    positions = np.asarray([s.num_generated for s in sequences], dtype=np.uint64)
-    draws = torch.from_numpy(uniform(seeds, positions)).to(scores.device).unsqueeze(1)
+    draws = torch.from_numpy(_uniforms(sequences)).to(scores.device).unsqueeze(1)
     cdf = scores.softmax(dim=1).cumsum(dim=1, dtype=torch.float64)
     # right=True: the first token whose cumulated probability exceeds the number, so never one
     # of probability 0. Where no token has any, all comparisons fail: the last then stands for none.
     ids = torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(1)
     return ids.clamp_(max=scores.shape[1] - 1)
+
+
+def _uniforms(sequences: list[Sequence]) -> NDArray[np.float64]:
+    """The number that picks each one's token: from its seed and position alone."""
+    seeds = np.asarray([s.submit.sampling.seed for s in sequences], dtype=np.uint64)
+    positions = np.asarray([s.num_generated for s in sequences], dtype=np.uint64)
+    return uniform(seeds, positions)
 
 
 def _apply_bitmasks(

@@ -197,6 +197,22 @@ class Forward(ctypes.Structure):
     ]
 
 
+class Draw(ctypes.Structure):
+    _fields_ = [
+        ("logits", c_void_p),
+        ("allowed", c_void_p),
+        ("temperatures", c_void_p),
+        ("min_ps", c_void_p),
+        ("top_ps", c_void_p),
+        ("top_ks", c_void_p),
+        ("uniforms", c_void_p),
+        ("ids", c_void_p),
+        ("num_tokens", c_int64),
+        ("rows", c_int32),
+        ("threads", c_int32),
+    ]
+
+
 class Kernels:
     """The loaded library. Every method computes in place what its struct describes."""
 
@@ -249,3 +265,7 @@ class Kernels:
     def forward(self, decoder: Decoder, step: Forward) -> None:
         """All layers of a decoder."""
         self._library.tokenloom_forward(ctypes.byref(decoder), ctypes.byref(step))
+
+    def draw(self, args: Draw) -> None:
+        """A token from each row of logits."""
+        self._library.tokenloom_draw(ctypes.byref(args))

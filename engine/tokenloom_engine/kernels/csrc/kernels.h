@@ -160,6 +160,21 @@ struct Forward {
 };
 void tokenloom_forward(const Decoder *, const Forward *);
 
+// A token of each row: temperature (0: the best), then min-p, top-k and top-p, then a draw.
+struct Draw {
+  const float *const *logits;      // [rows] of [num_tokens]
+  const uint32_t *const *allowed;  // [rows] of [num_tokens / 32] bits, or null: all
+  const float *temperatures;       // [rows], as all below
+  const float *min_ps;             // 0: off
+  const float *top_ps;             // 1: off
+  const int32_t *top_ks;           // 0: off
+  const double *uniforms;          // in [0, 1)
+  int32_t *ids;                    // -1 where no token can be drawn
+  int64_t num_tokens;
+  int32_t rows, threads;
+};
+void tokenloom_draw(const Draw *);
+
 // What the CPU that it was built for has: for the log.
 const char *tokenloom_instructions();
 }
