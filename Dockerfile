@@ -2,6 +2,9 @@
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build
+# For the CPU kernels, which are built here for every kind of CPU.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/tokenloom
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
@@ -13,7 +16,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY router router
 COPY server server
-RUN /opt/tokenloom/bin/pip install -c requirements/torch.txt .
+RUN /opt/tokenloom/bin/pip install -c requirements/torch.txt . \
+    && cd / && /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
 
 FROM ${BASE_IMAGE}
 RUN useradd --uid 10001 --user-group --home-dir /data --no-create-home tokenloom \

@@ -1,8 +1,9 @@
-"""Builds the C++ kernels for the CPU at hand, once: the library is then kept in the cache folder.
+"""Builds the C++ kernels for the kind of CPU at hand, once: the library is then kept.
 
 The sources need a C++17 compiler and nothing else: their functions take pointers, so the library
-is bound to no version of torch. It is built at the first start, or at image build by
-`python -m tokenloom_engine.kernels.build`.
+is bound to no version of torch. It is built at the first start into the cache folder, or by
+`python -m tokenloom_engine.kernels.build` for every kind of CPU into this package, as an image does
+that is to run without a compiler.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from tokenloom_engine.errors import LoadError
 logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "csrc"
+PREBUILT = Path(__file__).parent / "prebuilt"
 LIBRARY = "kernels.so"
 FLAGS = (
     "-std=c++17",
@@ -38,23 +39,47 @@ FLAGS = (
     "-ffp-contract=off",
     "-Wno-psabi",
 )
-NATIVE = ("-march=native",) if platform.machine() in ("x86_64", "AMD64") else ("-mcpu=native",)
+LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # Name: what torch calls the instructions that the CPU must have, and the compiler's flags.
+    "avx512_bf16": (
+        ("avx512_bf16", "avx512_vnni", "avx512_bw", "avx512_vl", "avx512_dq"),
+        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
+    ),
+    "avx512": (("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"), ("-march=x86-64-v4",)),
+    "avx2": (("avx2", "fma3", "f16c", "bmi2"), ("-march=x86-64-v3",)),
+    "baseline": ((), ()),
+}
+"""Kinds of CPU, the best first. Others than x86 have the compiler's vectors, the baseline."""
+IS_X86 = platform.machine() in ("x86_64", "AMD64")
 
 
-def build_kernels(instructions: Sequence[str] = NATIVE) -> Path | None:
-    """Path of the library, built for the CPU of these compiler flags. None if it cannot be built.
+def best_level() -> str:
+    """The best kind of CPU that this one is."""
+    if not IS_X86:
+        return "baseline"
+    found = torch.cpu.get_capabilities()
+    return next(
+        level for level, (needed, _) in LEVELS.items() if all(found.get(name) for name in needed)
+    )
+
+
+def build_kernels(level: str) -> Path | None:
+    """Path of the library for CPUs of this level. None if it cannot be built.
 
     Raises LoadError if the cache folder cannot be written.
     """
-    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    name = _name(level)
+    if (PREBUILT / name).is_dir():
+        return PREBUILT / name / LIBRARY
+    compiler = _compiler()
     if compiler is None:
         logger.warning("No C++ compiler: linear layers by oneDNN, attention by torch (slower)")
         return None
-    folder = cache_folder() / "kernels" / _digest(compiler, instructions)
+    folder = cache_folder() / "kernels" / name
     try:
         if not folder.is_dir():
             logger.info("Building the CPU kernels (only now; they are then kept in %s)", folder)
-        return keep(folder, lambda target: _compile(compiler, instructions, target)) / LIBRARY
+        return keep(folder, lambda target: _compile(compiler, level, target)) / LIBRARY
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line]
         logger.warning(
@@ -65,21 +90,21 @@ def build_kernels(instructions: Sequence[str] = NATIVE) -> Path | None:
         return None
 
 
-def _digest(compiler: str, instructions: Sequence[str]) -> str:
-    """Names what the library depends on."""
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "c++"))
+
+
+def _name(level: str) -> str:
+    """Of a library's folder: the level, and a digest of all that it is made from."""
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
-    digest.update(version)
-    # `native` is another CPU on another machine, and the cache folder may travel.
-    digest.update(
-        repr((FLAGS, instructions, sorted(torch.cpu.get_capabilities().items()))).encode()
-    )
-    return digest.hexdigest()
+    digest.update(repr((FLAGS, LEVELS[level])).encode())
+    return f"{level}-{digest.hexdigest()}"
 
 
-def _compile(compiler: str, instructions: Sequence[str], target: Path) -> None:
+def _compile(compiler: str, level: str, target: Path) -> None:
+    _, instructions = LEVELS[level]
     sources = sorted(SOURCES.glob("*.cpp"))
     objects = [target / f"{source.stem}.o" for source in sources]
 
@@ -97,9 +122,26 @@ def _run(command: list[str]) -> None:
     subprocess.run(command, capture_output=True, check=True, text=True)
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Build for every kind of CPU of this architecture, into the package."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        sys.exit(build_kernels() is None)
-    except LoadError as error:
-        sys.exit(str(error))
+    compiler = _compiler()
+    if compiler is None:
+        logger.error("No C++ compiler: set CXX, or install one")
+        return 1
+    for level in LEVELS if IS_X86 else ["baseline"]:
+        folder = PREBUILT / _name(level)
+        try:
+            keep(folder, lambda target, level=level: _compile(compiler, level, target))  # type: ignore[misc]
+        except subprocess.CalledProcessError as error:
+            logger.error("%s", error.stderr)
+            return 1
+        except LoadError as error:
+            logger.error("%s", error)
+            return 1
+        logger.info("%s", folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tokenloom_engine.kernels.build import build_kernels
+from tokenloom_engine.kernels.build import best_level, build_kernels
 
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The dtypes that the kernels compute with, and their codes."""
@@ -225,7 +225,7 @@ class Kernels:
     @classmethod
     def load(cls, threads: int) -> Kernels | None:
         """Build the library if it is not there. None if it cannot be built."""
-        path = build_kernels()
+        path = build_kernels(best_level())
         return None if path is None else cls(path, threads)
 
     @property

@@ -1,25 +1,22 @@
-"""The kernels, built for each kind of CPU that they have a path for."""
+"""The kernels, built for each kind of CPU that this one is."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
-from tokenloom_engine.kernels.build import NATIVE, build_kernels
+from tokenloom_engine.kernels.build import LEVELS, best_level, build_kernels
 from tokenloom_engine.kernels.library import Kernels
 
-INSTRUCTIONS = {
-    "native": NATIVE,
-    "avx2": ("-mavx2", "-mfma", "-mf16c"),
-    "plain": (),
-}
+TRIED = [name for name in LEVELS if name != "avx512"]
+"""That differs from its better by one instruction, which the worse do without, too."""
 
 
-@pytest.fixture(scope="session", params=INSTRUCTIONS)
+@pytest.fixture(scope="session", params=TRIED)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
-    if request.param == "avx2" and not torch.cpu.get_capabilities().get("avx2"):
-        pytest.skip("this CPU has no AVX2")
-    path = build_kernels(INSTRUCTIONS[request.param])
+    level: str = request.param
+    if list(LEVELS).index(level) < list(LEVELS).index(best_level()):
+        pytest.skip(f"this CPU has no {level}")
+    path = build_kernels(level)
     if path is None:
         pytest.skip("there is no C++ compiler")
     return Kernels(path, threads=2)
