@@ -133,7 +133,7 @@ def test_parts_roles_and_extra_fields(server: Server) -> None:
 
 def test_an_answer_can_be_sent_back(server: Server) -> None:
     message = chat(server)["choices"][0]["message"]
-    extra = {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+    extra: Json = {"refusal": None, "annotations": [], "audio": None, "function_call": None}
     for own in (message, {**message, **extra, "reasoning_content": "hm", "tool_calls": None}):
         history = [
             {"role": "user", "content": "Say hello."}, own, {"role": "user", "content": "Again"}
@@ -326,6 +326,10 @@ def test_lenient_schemas(server: Server) -> None:
         assert "not" in error["message"]
     answer = chat(server, response_format={**form(), "lenient": True})
     assert any("not" in warning for warning in answer["warnings"])
+    streamed = stream_chat(server, response_format={**form(), "lenient": True})
+    assert [chunk["warnings"] for chunk in streamed.chunks if "warnings" in chunk] == [
+        answer["warnings"]
+    ]
     lenient = {"json": UNSUPPORTED, "lenient": True}
     assert chat(server, structured_outputs=lenient)["warnings"]
     strict_and_lenient = {**form(strict=True), "lenient": True}

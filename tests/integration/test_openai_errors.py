@@ -230,7 +230,7 @@ def test_a_prompt_that_is_too_long_is_told_by_how_much(server: Server) -> None:
 
 def test_names_of_requests(server: Server) -> None:
     def named(name: str | None) -> str:
-        headers = {} if name is None else {"x-request-id": name.encode()}
+        headers = httpx.Headers({} if name is None else {b"x-request-id": name.encode()})
         response = httpx.post(server.url + CHAT, json=HELLO, headers=headers, timeout=30)
         assert response.status_code == 200
         answered: str = response.headers["x-request-id"]

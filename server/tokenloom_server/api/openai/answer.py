@@ -59,15 +59,25 @@ class Answer(ABC):
         body = {**self._frame(self.chunk_name), "choices": [choice], **more}
         if self._options.wants_usage:
             body["usage"] = self.usage.body() if self._options.wants_usage_always else None
+        if choice["finish_reason"] is not None:
+            body |= self._warnings
         return body
 
     def _whole(self, choices: Sequence[Body], **more: object) -> Body:
         frame = self._frame(self.object_name)
-        body = {**frame, "choices": choices, "usage": self.usage.body(), **more}
+        return {
+            **frame,
+            "choices": choices,
+            "usage": self.usage.body(),
+            **more,
+            **self._warnings,
+        }
+
+    @property
+    def _warnings(self) -> dict[str, list[str]]:
+        """What the client should know of its request, if there is something."""
         warnings = [text for stream in self._prompts for text in stream.request.warnings]
-        if warnings:
-            body["warnings"] = warnings
-        return body
+        return {"warnings": warnings} if warnings else {}
 
     def _frame(self, name: str) -> dict[str, Any]:
         envelope = self._envelope

@@ -49,6 +49,7 @@ class ChatChunkBody(TypedDict):
     choices: list[ChatChunkChoiceBody]
     usage: NotRequired[UsageBody | None]
     prompt_token_ids: NotRequired[list[int]]
+    warnings: NotRequired[list[str]]
 
 
 class ChatAnswer(Answer):
