@@ -11,6 +11,19 @@ NO_PARAMETERS: dict[str, Any] = {
     "properties": {},
     "additionalProperties": False,
 }
+OPEN = frozenset(
+    {
+        "additionalProperties",
+        "patternProperties",
+        "unevaluatedProperties",
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "if",
+    }
+)
+"""Keywords that may allow properties besides those under `properties`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +39,16 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The schema of the JSON object with its arguments."""
+        """The schema of the JSON object with its arguments.
+
+        A function takes those that it names, and no others unless it says so.
+        """
         if self.parameters is None:
             return NO_PARAMETERS
-        return {"type": "object", **self.parameters}
+        schema = {"type": "object", **self.parameters}
+        if "properties" in schema and OPEN.isdisjoint(schema):
+            schema["additionalProperties"] = False
+        return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

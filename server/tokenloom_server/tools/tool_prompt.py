@@ -77,7 +77,7 @@ def _function(tool: Tool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
-    function["parameters"] = tool.schema
+    function["parameters"] = tool.schema if tool.parameters is None else tool.parameters
     return function
 
 

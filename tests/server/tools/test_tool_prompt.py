@@ -84,7 +84,7 @@ def test_who_is_told_what() -> None:
             "function": {
                 "name": "add",
                 "description": "Adds",
-                "parameters": {"type": "object", "properties": {"x": {}}},
+                "parameters": {"properties": {"x": {}}},
             },
         }
     ]
@@ -126,3 +126,23 @@ def test_ids_of_calls_are_unique_and_as_the_template_wants_them() -> None:
     ids = {form.call_id() for _ in range(1000)}
     assert len(ids) == 1000 and all(id.startswith("call_") for id in ids)
     assert all(len(id) == 9 and id.isalnum() for id in (mistral.call_id(), mistral.call_id()))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "allows_others"),
+    [
+        (None, False),
+        ({"properties": {"x": {}}}, False),
+        ({"type": "object", "properties": {}, "required": []}, False),
+        ({}, True),
+        ({"type": "object"}, True),
+        ({"properties": {"x": {}}, "additionalProperties": True}, True),
+        ({"properties": {"x": {}}, "anyOf": [{"required": ["x"]}]}, True),
+    ],
+)
+def test_a_function_takes_the_arguments_that_it_names(
+    parameters: dict[str, Any] | None, allows_others: bool
+) -> None:
+    schema = Tool(number=0, name="f", parameters=parameters).schema
+    assert schema["type"] == "object"
+    assert (schema.get("additionalProperties") is not False) == allows_others
