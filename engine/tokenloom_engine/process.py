@@ -6,6 +6,7 @@ its standard input closes, which is when the front has gone, however it went.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -62,6 +63,9 @@ class EngineProcess:
             self._send(Fatal(str(error)))
             self._socket.close()
             return 1
+        # What is loaded now stays: garbage collections, which hold up a step, leave it out.
+        gc.collect()
+        gc.freeze()
         self._send(Ready(engine.model))
         while True:
             for message in self._receive(engine.has_work, engine.is_compiling):
