@@ -55,7 +55,7 @@ def create_app(settings: Settings, router: Router, metrics: Metrics) -> FastAPI:
     # Only for the documentation page's "Authorize"; the middleware decides.
     key = [Security(HTTPBearer(auto_error=False))] if settings.api_key else []
     app.include_router(generate_routes(router, settings), dependencies=key)
-    app.include_router(tokenize_routes(router), dependencies=key)
+    app.include_router(tokenize_routes(router, settings), dependencies=key)
     app.include_router(vertex_routes(router, settings), dependencies=key)
     app.include_router(invocation_routes(), dependencies=key)
     app.include_router(openai_routes(router, settings), dependencies=key)

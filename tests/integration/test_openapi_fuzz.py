@@ -11,7 +11,10 @@ from transformers import AutoTokenizer
 from tests.integration.random_model import save_random_model
 from tests.integration.serving import serve
 
-PATHS = "^/(generate|generate_stream|tokenize|vertex|invocations|info|health|ping|metrics)?$"
+PATHS = (
+    "^/(generate|generate_stream|tokenize|chat_tokenize|vertex|invocations|info|health|ping|metrics"
+    ")?$"
+)
 LIMITS = ("--max-total-tokens", "32", "--max-input-tokens", "24")
 SECONDS = 300
 
@@ -37,5 +40,5 @@ def test_no_request_is_a_server_error(model_path: Path, tmp_path: Path) -> None:
             check=False,
         )
         assert run.returncode == 0, run.stdout
-        assert "Selected: 10/" in run.stdout, run.stdout
+        assert "Selected: 11/" in run.stdout, run.stdout
         assert server.engine_pid() == engine, "it is still the first"

@@ -7,10 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-POSITIVE = {"exclusiveMinimum": 0}
-UINT32 = {"minimum": 0, "exclusiveMaximum": 2**32}
-INT32 = {"minimum": -(2**31), "exclusiveMaximum": 2**31}
-PARAMETERS: dict[str, tuple[str, dict[str, float]]] = {
+Bounds = dict[str, float]
+POSITIVE: Bounds = {"exclusiveMinimum": 0}
+UINT32: Bounds = {"minimum": 0, "exclusiveMaximum": 2**32}
+INT32: Bounds = {"minimum": -(2**31), "exclusiveMaximum": 2**31}
+PARAMETERS: dict[str, tuple[str, Bounds]] = {
     "best_of": ("integer", {**UINT32, "minimum": 1}),
     "temperature": ("number", POSITIVE),
     "repetition_penalty": ("number", POSITIVE),
@@ -61,6 +62,7 @@ FIELDS: dict[str, set[str]] = {
     "TokenBody": {"id", "text", "logprob", "special"},
     "StreamEventBody": {"index", "token", "top_tokens", "generated_text", "details"},
     "StreamDetailsBody": {"finish_reason", "generated_tokens", "seed", "input_length"},
+    "ChatTokensBody": {"tokenize_response", "templated_text"},
     "SimpleTokenBody": {"id", "text", "start", "stop"},
     "ErrorBody": {"error", "error_type"},
     "InfoBody": {
@@ -93,6 +95,7 @@ ROUTES = {
     ("post", "/vertex"),
     ("post", "/invocations"),
     ("post", "/tokenize"),
+    ("post", "/chat_tokenize"),
     ("get", "/health"),
     ("get", "/ping"),
     ("get", "/info"),
@@ -118,9 +121,9 @@ def alternatives(field: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def bounds(field: dict[str, Any]) -> dict[str, float]:
+def bounds(field: dict[str, Any]) -> Bounds:
     """The tighter of what the field says and what its type says."""
-    found: dict[str, float] = {}
+    found: Bounds = {}
     for schema in (*alternatives(field), field):
         found |= {name: schema[name] for name in BOUNDS if name in schema}
     return found

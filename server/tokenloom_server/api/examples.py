@@ -65,10 +65,22 @@ COMPAT_EXAMPLES: dict[str, Example] = {
 TOKENIZE_EXAMPLES: dict[str, Example] = {
     "plain": {"summary": "A sentence", "value": {"inputs": "The capital of France is Paris."}}
 }
+CHAT = {"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 10}
+CHAT_TOKENIZE_EXAMPLES: dict[str, Example] = {
+    "plain": {"summary": "A question", "value": CHAT},
+}
 VERTEX_EXAMPLES: dict[str, Example] = {
     "plain": {
         "summary": "Two prompts",
         "value": {"instances": [PLAIN["value"], SCHEMA["value"]]},
-    }
+    },
+    "chat": {"summary": "A chat", "value": {"instances": [CHAT]}},
 }
-INVOCATION_EXAMPLES: dict[str, Example] = COMPAT_EXAMPLES
+INVOCATION_EXAMPLES: dict[str, Example] = {
+    **COMPAT_EXAMPLES,
+    "chat": {"summary": "A chat", "value": CHAT},
+    "prompt": {
+        "summary": "A prompt in OpenAI's form",
+        "value": {"prompt": "The capital of France is", "max_tokens": 10},
+    },
+}

@@ -1,4 +1,4 @@
-"""The tokenize route."""
+"""The routes that tokenize."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from tokenloom_router.router import Router
-from tokenloom_server.api.examples import TOKENIZE_EXAMPLES
+from tokenloom_server.api.examples import CHAT_TOKENIZE_EXAMPLES, TOKENIZE_EXAMPLES
+from tokenloom_server.api.openai.chat_request import ChatBody
+from tokenloom_server.api.openai.routes import OpenAIResponses
 from tokenloom_server.errors import ErrorBody
 from tokenloom_server.json_body import StrictJsonRoute
+from tokenloom_server.settings import Settings
 
 
 class TokenizeBody(BaseModel):
@@ -36,8 +39,16 @@ class SimpleTokenBody(TypedDict):
     stop: int
 
 
-def tokenize_routes(router: Router) -> APIRouter:
-    """POST /tokenize."""
+class ChatTokensBody(TypedDict):
+    """The prompt that the chat template makes of a chat."""
+
+    tokenize_response: list[SimpleTokenBody]
+    templated_text: str
+
+
+def tokenize_routes(router: Router, settings: Settings) -> APIRouter:
+    """POST /tokenize and /chat_tokenize."""
+    chats = OpenAIResponses(router, settings)
     routes = APIRouter(route_class=StrictJsonRoute, tags=["Tokenize"])
 
     @routes.post(
@@ -50,5 +61,19 @@ def tokenize_routes(router: Router) -> APIRouter:
         """The tokens of a text, with their places in it."""
         spans = await router.tokenize(body.inputs, add_special_tokens=body.add_special_tokens)
         return Response(msgspec.json.encode(spans), media_type="application/json")
+
+    @routes.post(
+        "/chat_tokenize",
+        responses={200: {"model": ChatTokensBody}, 422: {"model": ErrorBody}},
+    )
+    async def chat_tokenize(
+        body: Annotated[ChatBody, Body(openapi_examples=CHAT_TOKENIZE_EXAMPLES)],
+    ) -> Response:
+        """The prompt that a chat becomes, and its tokens."""
+        request = await chats.chat_request(body)
+        assert request.chat is not None
+        text, spans = await router.tokenize_chat(request.chat)
+        answer = {"tokenize_response": spans, "templated_text": text}
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
     return routes

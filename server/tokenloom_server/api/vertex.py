@@ -1,4 +1,4 @@
-"""The route of Vertex AI: several prompts in one request."""
+"""The route of Vertex AI: several prompts or chats in one request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
@@ -16,11 +16,23 @@ from tokenloom_router.request import GenerateRequest
 from tokenloom_router.router import Router
 from tokenloom_server.api.examples import VERTEX_EXAMPLES
 from tokenloom_server.api.generate import ERRORS
-from tokenloom_server.api.generate_request import GenerateBody, GenerateParameters
+from tokenloom_server.api.generate_request import GenerateBody
 from tokenloom_server.api.headers import compute_type, summed_headers
+from tokenloom_server.api.openai.chat_request import ChatBody
+from tokenloom_server.api.openai.routes import OpenAIResponses
 from tokenloom_server.disconnect import cancelled_on_disconnect
 from tokenloom_server.json_body import StrictJsonRoute
 from tokenloom_server.settings import Settings
+
+
+def _kind(instance: object) -> str:
+    return "chat" if isinstance(instance, dict) and "messages" in instance else "generate"
+
+
+Instance = Annotated[
+    Annotated[GenerateBody, Tag("generate")] | Annotated[ChatBody, Tag("chat")],
+    Discriminator(_kind),
+]
 
 
 class VertexBody(BaseModel):
@@ -28,24 +40,26 @@ class VertexBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    instances: list[GenerateBody] = Field(
-        description="Bodies of /generate; as many as the server takes requests at once"
+    instances: list[Instance] = Field(
+        description="Bodies of /generate or of /v1/chat/completions; as many as the server takes "
+        "requests at once"
     )
 
-    def to_requests(self, limit: int) -> list[GenerateRequest]:
-        """In the router's words. Raises ValidationError if there are none or too many."""
+    async def to_requests(self, router: Router, chats: OpenAIResponses) -> list[GenerateRequest]:
+        """In the router's words. Raises ValidationError."""
+        limit = router.limits.max_concurrent_requests
         if not 1 <= len(self.instances) <= limit:
             raise ValidationError(
                 f"`instances` must have > 0 and <= {limit} items. Given: {len(self.instances)}"
             )
-        for instance in self.instances:
-            _refuse_what_is_not_shown(instance.parameters)
-        return [instance.to_request(stream=False) for instance in self.instances]
+        return [await _to_request(instance, chats) for instance in self.instances]
 
     def prefixes(self) -> list[str]:
         """What stands in front of each text: the prompt, or nothing."""
         return [
-            instance.inputs if instance.parameters.return_full_text else ""
+            instance.inputs
+            if isinstance(instance, GenerateBody) and instance.parameters.return_full_text
+            else ""
             for instance in self.instances
         ]
 
@@ -99,6 +113,7 @@ class VertexResponse(Response):
 
 def vertex_routes(router: Router, settings: Settings) -> APIRouter:
     """POST /vertex."""
+    chats = OpenAIResponses(router, settings)
     routes = APIRouter(route_class=StrictJsonRoute, tags=["Generate"], responses=ERRORS)
 
     @routes.post(
@@ -111,18 +126,35 @@ def vertex_routes(router: Router, settings: Settings) -> APIRouter:
         body: Annotated[VertexBody, Body(openapi_examples=VERTEX_EXAMPLES)],
     ) -> Response:
         """Generate from several prompts at once."""
-        requests = body.to_requests(router.limits.max_concurrent_requests)
+        requests = await body.to_requests(router, chats)
         return VertexResponse(router, requests, body.prefixes(), compute_type(router, settings))
 
     return routes
 
 
-def _refuse_what_is_not_shown(given: GenerateParameters) -> None:
-    """A prediction is a text and nothing more."""
-    if given.best_of not in (None, 1):
-        raise ValidationError("`best_of` != 1 is not allowed for this endpoint")
-    if given.top_n_tokens:
-        raise ValidationError("`top_n_tokens` != 0 is not allowed for this endpoint")
-    if given.wants_details:
-        name = "details" if given.details else "decoder_input_details"
-        raise ValidationError(f"`{name}` is not allowed for this endpoint")
+async def _to_request(instance: GenerateBody | ChatBody, chats: OpenAIResponses) -> GenerateRequest:
+    """Refuses what a prediction, which is a text and nothing more, could not show."""
+    if isinstance(instance, ChatBody):
+        unseen: dict[str, object] = {
+            "n": instance.num_choices != 1,
+            "logprobs": instance.logprobs,
+            "stream": instance.stream,
+            "tools": instance.tools,
+        }
+        _refuse(unseen)
+        return await chats.chat_request(instance)
+    given = instance.parameters
+    unseen = {
+        "best_of": given.best_of not in (None, 1),
+        "top_n_tokens": given.top_n_tokens,
+        "details": given.details,
+        "decoder_input_details": given.decoder_input_details,
+    }
+    _refuse(unseen)
+    return instance.to_request(stream=False)
+
+
+def _refuse(unseen: dict[str, object]) -> None:
+    for name, is_wanted in unseen.items():
+        if is_wanted:
+            raise ValidationError(f"`{name}` is not allowed for this endpoint")

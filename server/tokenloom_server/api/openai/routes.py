@@ -100,6 +100,12 @@ class OpenAIResponses:
         )
         return StreamedResponse(order) if body.stream else WholeAnswer(order)
 
+    async def chat_request(self, body: ChatBody) -> GenerateRequest:
+        """A chat as the router takes it, for other routes. Raises ValidationError."""
+        self.model.check(body.model)
+        _, request = await self._planned(body.to_request(self._router.chat_template), body.calls())
+        return request
+
     @cached_property
     def _form(self) -> AnswerForm:
         template = self._router.chat_template.files.template(with_tools=True)
