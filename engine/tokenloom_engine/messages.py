@@ -217,6 +217,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Token places of the KV cache."""
     max_batch_prefill_tokens: int
     max_batch_size: int | None
+    num_parameters: int = 0
+    kv_bytes_per_token: int = 0
+    """What the KV cache keeps of a token."""
     logits_processors: list[str] = []
     """Names of the custom logits processors that are installed."""
 

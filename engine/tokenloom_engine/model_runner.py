@@ -87,6 +87,8 @@ class ModelRunner:
             max_batch_prefill_tokens=config.max_batch_prefill_tokens
             or DEFAULT_PREFILL_TOKENS[device.type],
             max_batch_size=config.max_batch_size,
+            num_parameters=self._num_parameters,
+            kv_bytes_per_token=bytes_per_token,
         )
         logger.info(
             "KV cache: %d tokens in %d blocks, %.2f GB; loaded in %.1f s",
@@ -117,6 +119,7 @@ class ModelRunner:
         layers = probe_layers(self.model)
         references = reference_logits(self.model)
         self._vocab_size = references[0].shape[-1]
+        self._num_parameters = sum(p.numel() for p in self.model.network.parameters())
         how = self.model.optimize(layers, attention, kernels, config.quantize)
         logger.info("%s; attention by %s", how, attention)
         probe_logits(
