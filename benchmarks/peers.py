@@ -1,4 +1,4 @@
-"""The same constrained requests to our server and to others, in turn."""
+"""The same requests to our server and to others, in turn."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.validity import validity_figures
 from benchmarks.workload import Workload
 
 OURS = "tokenloom"
+FIGURES = ("requests_per_second", "tokens_per_second", "ttft_p50_ms", "time_per_token_p50_ms")
 
 
 @dataclass
@@ -23,10 +24,10 @@ class Peers:
     """By name: OURS, and its peers."""
     workload: Workload
     label: str
-    """Of the workload's schemas."""
+    """Of the workload's schemas; or free."""
     num_failures: int = 0
     """Requests that failed, and outputs of ours that were not valid."""
-    _rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _lines: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def warm_up(self) -> None:
         """Have each server compile the schemas, and whatever else it does for the first time."""
@@ -36,7 +37,7 @@ class Peers:
 
     def run(self, concurrency: int, num_requests: int, rounds: int) -> None:
         """Print a line for each server in each round, then one of the medians."""
-        self._rates.clear()
+        self._lines.clear()
         for number in range(rounds):
             for name in self.servers:
                 self._run_server(name, concurrency, num_requests, number)
@@ -57,17 +58,30 @@ class Peers:
             **level.figures(),
             **validity,
         }
-        self._rates[name].append(line["requests_per_second"])
+        self._lines[name].append(line)
         print_line(line)
 
     def _summary(self, concurrency: int, rounds: int) -> dict[str, Any]:
-        rates = {name: round(statistics.median(rates), 2) for name, rates in self._rates.items()}
-        ours = rates[OURS]
+        """The median of each figure, and how many times a peer's ours is."""
+        medians = {
+            figure: {
+                name: round(statistics.median(line[figure] for line in lines), 2)
+                for name, lines in self._lines.items()
+            }
+            for figure in FIGURES
+        }
         return {
             "measured": "rates",
             "schemas": self.label,
             "concurrency": concurrency,
             "rounds": rounds,
-            "requests_per_second": rates,
-            "ratio": {name: round(ours / rate, 2) for name, rate in rates.items() if name != OURS},
+            **medians,
+            "ratio": _ratios(medians["requests_per_second"]),
+            "ttft_ratio": _ratios(medians["ttft_p50_ms"]),
+            "time_per_token_ratio": _ratios(medians["time_per_token_p50_ms"]),
         }
+
+
+def _ratios(values: dict[str, float]) -> dict[str, float]:
+    ours = values[OURS]
+    return {name: round(ours / value, 2) for name, value in values.items() if name != OURS}
