@@ -34,11 +34,33 @@ def turn(a: int, b: int) -> list[Json]:
 SHOTS = [*turn(2, 3), *turn(1, 3), {"role": "user", "content": "What is 4 plus 3?"}]
 
 
+TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+Call a function by <tool_call>. Functions:{% for tool in tools %} {{ tool | tojson }}{% endfor %}
+<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ "user" if message.role == "tool" else message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% if begins %}<think>
+{% endif %}{% endif %}"""
+"""Of a model that calls tools as Hermes does. With `begins`, it begins the reasoning."""
+
+
 @pytest.fixture(scope="module")
 def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("reasoning") / "log"
-    flags = ("--dtype", "float32", "--reasoning-parser", "think", "--tool-call-parser", "hermes")
-    with serve(log, "--model-id", str(model_path), *flags) as server:
+    """A model that has learned to reason, as far as its chat template is concerned."""
+    folder = tmp_path_factory.mktemp("reasoning")
+    config = json.loads((model_path / "tokenizer_config.json").read_text())
+    config["chat_template"] = TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    flags = ["--tokenizer-config-path", str(folder / "tokenizer_config.json")]
+    flags += ["--dtype", "float32", "--reasoning-parser", "think"]
+    with serve(folder / "log", "--model-id", str(model_path), *flags) as server:
         yield server
 
 
@@ -89,8 +111,33 @@ def test_reasoning_that_the_prompt_began_goes_on(server: Server) -> None:
     assert cut["message"]["content"] == "" and cut["message"]["reasoning_content"]
 
 
+@pytest.mark.parametrize("body", [{}, {"response_format": FORM}], ids=["free", "schema"])
+def test_reasoning_that_the_template_began_is_reasoning(server: Server, body: Json) -> None:
+    variables = {"chat_template_kwargs": {"begins": True}}
+    message = think(server, **body, **variables)["choices"][0]["message"]
+    assert message["reasoning_content"].startswith("I add 4 and 3.")
+    jsonschema.validate(json.loads(message["content"]), ANSWER)
+    (cut,) = think(server, **body, **variables, max_tokens=3)["choices"]
+    assert cut["message"]["reasoning_content"] and cut["message"]["content"] == ""
+
+
+def test_responses_have_an_item_of_reasoning(server: Server) -> None:
+    items = [{"type": "message", **message} for message in SHOTS]
+    schema = {"type": "json_schema", "name": "a", "schema": ANSWER}
+    body = {"input": items, "text": {"format": schema}, "temperature": 0, "max_output_tokens": 60}
+    answer = ask(server, "/v1/responses", **body)
+    reasoning, message = answer["output"]
+    assert reasoning["type"] == "reasoning" and message["type"] == "message"
+    assert reasoning["content"][0]["text"].startswith("I add 4 and 3.")
+    jsonschema.validate(json.loads(message["content"][0]["text"]), ANSWER)
+    usage = answer["usage"]
+    assert 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
+    more = [*items, *answer["output"], {"role": "user", "content": "What is 1 plus 1?"}]
+    assert ask(server, "/v1/responses", **{**body, "input": more})["output"]
+
+
 def test_calls_follow_reasoning(server: Server) -> None:
-    """In Hermes' form."""
+    """In the form that the template is written for."""
     shots = []
     for a, b in ((2, 3), (1, 3)):
         call = {
