@@ -15,7 +15,6 @@ from tokenloom_server.api.openai.answer import Answer, Body
 from tokenloom_server.api.openai.chat_choice import (
     ChatChoice,
     ChatChoiceBody,
-    ChatChunkChoiceBody,
 )
 from tokenloom_server.api.openai.chat_request import ChatBody
 from tokenloom_server.api.openai.choice_text import ChoiceText
@@ -34,20 +33,6 @@ class ChatResponseBody(TypedDict):
     system_fingerprint: str
     choices: list[ChatChoiceBody]
     usage: UsageBody
-    prompt_token_ids: NotRequired[list[int]]
-    warnings: NotRequired[list[str]]
-
-
-class ChatChunkBody(TypedDict):
-    """A chunk of a stream. The last one has no choices, if the usage was asked for."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[ChatChunkChoiceBody]
-    usage: NotRequired[UsageBody | None]
     prompt_token_ids: NotRequired[list[int]]
     warnings: NotRequired[list[str]]
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from tokenloom_router.chat_template import ChatPrompt
 from tokenloom_router.errors import ValidationError
@@ -15,7 +15,7 @@ from tokenloom_router.request import GenerateRequest
 from tokenloom_router.router import Router
 from tokenloom_server.answer_form import AnswerForm, AnswerPlan
 from tokenloom_server.api.headers import compute_type
-from tokenloom_server.api.openai.chat_answer import ChatAnswer, ChatChunkBody, ChatResponseBody
+from tokenloom_server.api.openai.chat_answer import ChatAnswer, ChatResponseBody
 from tokenloom_server.api.openai.chat_request import ChatBody
 from tokenloom_server.api.openai.completion_answer import (
     CompletionAnswer,
@@ -154,17 +154,17 @@ def openai_routes(router: Router, settings: Settings) -> APIRouter:
     responses = OpenAIResponses(router, settings)
     routes = APIRouter(route_class=OpenAIRoute, tags=["OpenAI"], responses=ERRORS)
 
-    @routes.post("/v1/completions", **_answers(CompletionResponseBody, CompletionResponseBody))
+    @routes.post("/v1/completions", **_answers(CompletionResponseBody))
     async def completions(body: CompletionBody) -> Response:
         """Generate the texts that follow one prompt or several."""
         return responses.completion(body)
 
-    @routes.post("/v1/chat/completions", **_answers(ChatResponseBody, ChatChunkBody))
+    @routes.post("/v1/chat/completions", **_answers(ChatResponseBody))
     async def chat_completions(body: ChatBody) -> Response:
         """Generate the answer to a chat."""
         return await responses.chat(body)
 
-    @routes.post("/v1/responses", **_answers(ResponseBody, ResponseBody))
+    @routes.post("/v1/responses", **_answers(ResponseBody))
     async def create_response(body: ResponsesBody) -> Response:
         """Generate a response to messages, calls and their outputs. Nothing is stored."""
         return await responses.response(body)
@@ -173,15 +173,16 @@ def openai_routes(router: Router, settings: Settings) -> APIRouter:
     return routes
 
 
-def _answers(whole: object, chunk: object) -> dict[str, Any]:
+def _answers(whole: object) -> dict[str, Any]:
     """What the documentation says of a route's answer."""
     return {
-        "response_class": WholeAnswer,
+        "response_class": JSONResponse,  # or the document calls the answer a text
         "status_code": 200,
         "responses": {
             200: {
                 "model": whole,
                 "description": "The answer; with `stream`, server-sent events with its chunks",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
             }
         },
     }
