@@ -23,7 +23,8 @@ def bind(hostname: str, port: int) -> socket.socket:
     Raises PortError at once if another program has it.
     """
     family = socket.AF_INET6 if ":" in hostname else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Named as TCP: asyncio sends small packets at once only where a socket says that it is.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((hostname, port))

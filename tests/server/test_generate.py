@@ -153,3 +153,13 @@ def test_tokenize(client: httpx.Client) -> None:
 
 ENDLESS = {"inputs": "a", "parameters": {"max_new_tokens": 2000}}
 ONE_TOKEN = {"inputs": "a", "parameters": {"max_new_tokens": 1}}
+
+
+def test_seeds_differ_from_one_start_to_the_next(tokenizer_file: Path) -> None:
+    seeds = set()
+    for _ in range(2):
+        with running(tokenizer_file) as server, httpx.Client(base_url=server.url) as client:
+            for _ in range(3):
+                drawn = post(client, max_new_tokens=1, do_sample=True, details=True)
+                seeds.add(drawn.json()["details"]["seed"])
+    assert len(seeds) == 6

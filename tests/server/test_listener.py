@@ -35,3 +35,8 @@ def test_an_address_that_is_not_ours() -> None:
 def test_a_url_that_can_be_opened(hostname: str, host: str) -> None:
     with bind(hostname, 0) as listener:
         assert url(listener) == f"http://{host}:{listener.getsockname()[1]}"
+
+
+def test_small_packets_are_sent_at_once() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
