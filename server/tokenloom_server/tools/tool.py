@@ -64,6 +64,11 @@ class ToolChoice:
     """Whether an answer may have more than one call."""
 
     @property
+    def field(self) -> str | None:
+        """What is to blame for a grammar that is due to tools alone; None if there are none."""
+        return "tools" if self.callable else None
+
+    @property
     def callable(self) -> tuple[Tool, ...]:
         """Those that may be called."""
         if self.mode == "none":

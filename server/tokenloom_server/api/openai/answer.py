@@ -34,9 +34,10 @@ class Answer(ABC):
     ) -> None:
         """`num_sequences` of the streams, one behind the other, belong to each prompt."""
         self._envelope = envelope
-        self._prompts = streams[::num_sequences]
+        self.prompts = streams[::num_sequences]
+        """One stream of each prompt."""
         self._options = options
-        self.usage = Usage(self._prompts)
+        self.usage = Usage(self.prompts)
 
     @abstractmethod
     def push(self, place: int, output: SequenceOutput) -> list[Body]:
@@ -76,7 +77,7 @@ class Answer(ABC):
     @property
     def _warnings(self) -> dict[str, list[str]]:
         """What the client should know of its request, if there is something."""
-        warnings = [text for stream in self._prompts for text in stream.request.warnings]
+        warnings = [text for stream in self.prompts for text in stream.request.warnings]
         return {"warnings": warnings} if warnings else {}
 
     def _frame(self, name: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class ChatAnswer(Answer):
 
     @property
     def _prompt_ids(self) -> list[int]:
-        return self._prompts[0].request.prompt_ids
+        return self.prompts[0].request.prompt_ids
 
     def _choice(self, index: int, stream: Stream) -> ChatChoice:
         text = ChoiceText(

@@ -99,7 +99,8 @@ class ChatBody(SamplingFields):
         if self.max_completion_tokens is not None:
             names["max_new_tokens"] = "max_completion_tokens"
         named = self.constraint()
-        return Words(names, named[0] if named else "response_format", self.calls())
+        calls = self.calls()
+        return Words(names, named[0] if named else calls.field or "response_format", calls)
 
     def to_request(self, template: ChatTemplate) -> GenerateRequest:
         """In the router's words. Raises ValidationError."""

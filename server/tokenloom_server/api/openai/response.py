@@ -78,13 +78,13 @@ class WholeAnswer(OrderResponse):
             async for output in stream:
                 answer.push(place, output)
         response = Response(
-            msgspec.json.encode(answer.whole()), headers=self._costs(streams), media_type=None
+            msgspec.json.encode(answer.whole()),
+            headers=self._costs(answer.prompts, streams),
+            media_type=self.media_type,
         )
-        response.headers["content-type"] = self.media_type
         await response(scope, never_disconnected, send)
 
-    def _costs(self, streams: Sequence[Stream]) -> dict[str, str]:
-        prompts = list({id(stream.timings): stream for stream in streams}.values())
+    def _costs(self, prompts: Sequence[Stream], streams: Sequence[Stream]) -> dict[str, str]:
         return summed_headers(
             [stream.request for stream in prompts],
             [stream.timings for stream in prompts],

@@ -24,7 +24,7 @@ from tokenloom_server.api.openai.responses_items import (
     ReasoningItem,
     Status,
 )
-from tokenloom_server.api.openai.responses_request import ResponsesBody
+from tokenloom_server.api.openai.responses_request import EchoBody, ResponsesBody
 from tokenloom_server.api.openai.token_logprobs import TokenLogprobBody, TokenSpelling
 from tokenloom_server.tools.call_parser import CallArguments, CallStart, Content
 
@@ -54,7 +54,7 @@ class ResponseUsageBody(TypedDict):
     total_tokens: int
 
 
-class ResponseBody(TypedDict):
+class ResponseBody(EchoBody):
     """A response: its output, and what was asked for."""
 
     id: str
@@ -66,23 +66,6 @@ class ResponseBody(TypedDict):
     model: str
     output: list[dict[str, Any]]
     usage: ResponseUsageBody | None
-    instructions: str | None
-    max_output_tokens: int | None
-    temperature: float
-    top_p: float
-    top_logprobs: int | None
-    tools: list[dict[str, Any]]
-    tool_choice: Any
-    parallel_tool_calls: bool
-    text: dict[str, Any]
-    reasoning: dict[str, Any] | None
-    truncation: str
-    store: bool
-    background: bool
-    previous_response_id: None
-    metadata: dict[str, str]
-    service_tier: str
-    user: str | None
 
 
 class ResponsesAnswer(Answer):
@@ -206,10 +189,9 @@ class ResponsesAnswer(Answer):
         return {"type": f"response.{name}", "response": response}
 
     def _response(self, status: str) -> ResponseBody:
-        body, envelope = self._body, self._envelope
-        tool_choice = body.tool_choice or "auto"
-        effort = body.reasoning.effort if body.reasoning is not None else None
+        envelope = self._envelope
         return {
+            **self._body.echo(),
             "id": f"resp_{envelope.number}",
             "object": "response",
             "created_at": envelope.created,
@@ -219,25 +201,6 @@ class ResponsesAnswer(Answer):
             "model": envelope.model,
             "output": list(self._done),
             "usage": None if status == "in_progress" else self._usage(),
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "temperature": DEFAULT_TEMPERATURE if body.temperature is None else body.temperature,
-            "top_p": DEFAULT_TOP_P if body.top_p is None else body.top_p,
-            "top_logprobs": body.top_logprobs,
-            "tools": [tool.model_dump() for tool in body.tools or ()],
-            "tool_choice": tool_choice
-            if isinstance(tool_choice, str)
-            else tool_choice.model_dump(),
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "text": {"format": body.format.format.model_dump(by_alias=True)},
-            "reasoning": {"effort": effort, "summary": None},
-            "truncation": "disabled",
-            "store": False,
-            "background": False,
-            "previous_response_id": None,
-            "metadata": body.metadata or {},
-            "service_tier": "default",
-            "user": body.user,
         }
 
     def _usage(self) -> ResponseUsageBody:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from tokenloom_engine.messages import LogprobParams
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
@@ -35,6 +37,8 @@ from tokenloom_server.tools.tool import ToolChoice
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 LOGPROBS = "message.output_text.logprobs"
+DEFAULT_TEMPERATURE = 1.0
+DEFAULT_TOP_P = 1.0
 NAMES = {
     "inputs": "input",
     "messages": "input",
@@ -124,6 +128,28 @@ class ReasoningBody(BaseModel):
     generate_summary: None = Field(default=None, description="Must be absent")
 
 
+class EchoBody(TypedDict):
+    """What a response says of its request."""
+
+    instructions: str | None
+    max_output_tokens: int | None
+    temperature: float
+    top_p: float
+    top_logprobs: int | None
+    tools: list[dict[str, Any]]
+    tool_choice: str | dict[str, Any]
+    parallel_tool_calls: bool
+    text: dict[str, Any]
+    reasoning: dict[str, Any]
+    truncation: str
+    store: bool
+    background: bool
+    previous_response_id: None
+    metadata: dict[str, str]
+    service_tier: str
+    user: str | None
+
+
 class ResponsesBody(BaseModel):
     """What was said so far, and how to respond. null is the same as absent."""
 
@@ -165,7 +191,9 @@ class ResponsesBody(BaseModel):
     @property
     def words(self) -> Words:
         """What this route calls things."""
-        return Words(NAMES, "text.format", self.calls())
+        calls = self.calls()
+        is_text = isinstance(self.format.format, TextFormat)
+        return Words(NAMES, (is_text and calls.field) or "text.format", calls)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -176,6 +204,30 @@ class ResponsesBody(BaseModel):
     def format(self) -> TextBody:
         """What the text must look like."""
         return self.text or TextBody()
+
+    def echo(self) -> EchoBody:
+        """What a response says of it."""
+        choice = self.tool_choice or "auto"
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        return {
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "temperature": DEFAULT_TEMPERATURE if self.temperature is None else self.temperature,
+            "top_p": DEFAULT_TOP_P if self.top_p is None else self.top_p,
+            "top_logprobs": self.top_logprobs,
+            "tools": [tool.model_dump() for tool in self.tools or ()],
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "text": {"format": self.format.format.model_dump(by_alias=True)},
+            "reasoning": {"effort": effort, "summary": None},
+            "truncation": "disabled",
+            "store": False,
+            "background": False,
+            "previous_response_id": None,
+            "metadata": self.metadata or {},
+            "service_tier": "default",
+            "user": self.user,
+        }
 
     def sampling(self) -> SamplingFields:
         """How to generate, as chats have it."""
@@ -237,3 +289,8 @@ class ResponsesBody(BaseModel):
                 "`previous_response_id` is not supported: the server keeps nothing; send the items "
                 "of earlier turns as `input`"
             )
+        for name, value in self.echo().items():
+            try:
+                msgspec.json.encode(value)
+            except UnicodeEncodeError:
+                raise ValidationError(f"`{name}` is not valid Unicode text") from None
