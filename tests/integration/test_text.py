@@ -130,6 +130,17 @@ async def test_sentencepiece_text_at_random_is_the_same_in_both_modes(
             assert _joined(streamed) == streamed[-1]["generated_text"] == whole["generated_text"]
 
 
+@pytest.mark.anyio
+async def test_a_prompt_has_one_token_that_begins_it(sentencepiece: Server) -> None:
+    async with client(sentencepiece) as http:
+        given: Json = {"max_new_tokens": 1, "decoder_input_details": True}
+        prefill = (await generate(http, "the plan", **given))["details"]["prefill"]
+        assert [token["text"] for token in prefill].count("<s>") == 1
+        assert (prefill[0]["text"], prefill[0]["logprob"]) == ("<s>", None)
+        response = await http.post("/tokenize", json={"inputs": "the plan"})
+        assert [token["id"] for token in response.json()] == [token["id"] for token in prefill]
+
+
 def _sentencepiece_tokenizer() -> Tokenizer:
     normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     learned = Tokenizer(BPE())
