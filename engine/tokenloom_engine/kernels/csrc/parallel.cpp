@@ -12,6 +12,7 @@
 namespace tokenloom {
 namespace {
 
+constexpr uint64_t NONE = 0xffffffff;   // no index
 constexpr int SPINS_FOR_WORK = 4000;    // some 100 us: the pauses within a forward are shorter
 constexpr int SPINS_FOR_OTHERS = 2000;  // then let whoever has begun a share have this core
 
@@ -23,6 +24,8 @@ void pause() {
 
 class Pool {
   // The loop's number and the next index, in one word: who takes an index knows of which loop.
+  // Between two loops the number is odd and the index beyond any count, so whoever is late for the
+  // old loop cannot take an index of it by what is already written down for the new one.
   std::atomic<uint64_t> ticket_{0};
   std::atomic<int64_t> done_{0};
   std::atomic<int64_t> count_{0};
@@ -42,7 +45,8 @@ class Pool {
       return;
     }
     for (; workers_ < threads - 1; workers_++) std::thread([this] { work(); }).detach();
-    const uint64_t loop = (ticket_.load() >> 32) + 1;
+    const uint64_t loop = (ticket_.load() >> 32) + 2;
+    ticket_ = (loop - 1) << 32 | NONE;
     body_ = body;
     context_ = context;
     count_ = count;
@@ -60,8 +64,8 @@ class Pool {
  private:
   void take_shares(uint64_t loop) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (ticket >> 32 == (loop & 0xffffffff)) {
-      const int64_t index = ticket & 0xffffffff;
+    while (ticket >> 32 == (loop & NONE)) {
+      const int64_t index = ticket & NONE;
       const Body body = body_.load(std::memory_order_relaxed);
       void *context = context_.load(std::memory_order_relaxed);
       if (index >= count_.load(std::memory_order_relaxed)) return;
