@@ -20,6 +20,8 @@ from tokenloom_engine.frames import FrameBuffer, framed
 MAX_MEMORY_BYTES = 4 << 30
 """Of address space."""
 MAX_REASON_CHARACTERS = 500
+MAX_SECONDS = 60
+"""The front ends a process long before; this is for one whose front has gone."""
 READY = b"ready"
 
 
@@ -78,7 +80,9 @@ def main() -> int:
         _write(output, framed(READY))
         while data := os.read(0, 65536):
             for message in frames.feed(data):
+                signal.alarm(MAX_SECONDS)
                 rendering = render(decoder.decode(message))
+                signal.alarm(0)
                 _write(output, framed(msgspec.json.encode(rendering)))
     except BrokenPipeError:
         return 0  # the front has gone

@@ -23,6 +23,17 @@ NUM_RENDERERS = 2
 PLACEHOLDERS = (0xF0000, 0x100000)
 """Where planes of private characters begin: one stands for a control token while it is rendered."""
 PLANE_SIZE = 0xFFFE
+RESERVED = {
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversations",
+    "documents",
+    "messages",
+    "return_assistant_tokens_mask",
+    "tools",
+}
+"""Variables that a chat template has from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +102,8 @@ class ChatTemplate:
                 "the model has no chat template, so `messages` cannot be made a prompt: "
                 "use a route that takes the prompt's text"
             )
+        if taken := sorted(RESERVED & prompt.variables.keys()):
+            raise ValidationError(f"`chat_template_kwargs` must not have `{taken[0]}`")
         marks = self._control_tokens.marks(prompt)
         request = RenderRequest(
             template=template,
@@ -99,7 +112,7 @@ class ChatTemplate:
             documents=marks.replace(prompt.documents),
             add_generation_prompt=prompt.add_generation_prompt,
             continue_final_message=prompt.continue_final_message,
-            variables={**self.files.special_tokens, **prompt.variables},
+            variables={**self.files.special_tokens, **marks.replace(prompt.variables)},
         )
         # A client that leaves does not wait; the thread gives the renderer back by itself.
         text = await anyio.to_thread.run_sync(
@@ -148,7 +161,8 @@ class _ControlTokens:
 
     def marks(self, prompt: ChatPrompt) -> _Marks:
         """Those of one chat. Raise ValidationError if no characters are left to mark them with."""
-        strings = [*_strings(prompt.messages), *_strings(prompt.tools), *_strings(prompt.documents)]
+        values = (prompt.messages, prompt.tools, prompt.documents, prompt.variables)
+        strings = [string for value in values for string in _strings(value)]
         found = {match[0] for string in strings for match in self._pattern.finditer(string)}
         if not found:
             return _Marks({}, self._pattern)

@@ -297,11 +297,12 @@ def test_structural_tags(server: Server) -> None:
             "content": {"type": "json_schema", "json_schema": {"type": "boolean"}},
         }],
     }  # fmt: skip
-    for form in (
+    forms: list[Json] = [
         {"response_format": {"type": "structural_tag", "format": tags}},
         {"structured_outputs": {"structural_tag": {"format": tags}}},
         {"structured_outputs": {"structural_tag": json.dumps({"format": tags})}},
-    ):
+    ]
+    for form in forms:
         (choice,) = chat(server, max_tokens=12, **form)["choices"]
         assert choice["message"]["content"] in ("<a>true</a>", "<a>false</a>")
     free = chat(server, response_format={"type": "structural_tag", **structures})

@@ -114,6 +114,10 @@ async def test_special_tokens_in_messages(load: Load) -> None:
     assert "".join(piece.text for piece in pieces) == '<s>a</s>b<s>[{"name": "</s>"}]'
     assert [piece.text for piece in pieces if piece.is_plain] == ["</s>", "<s>", "</s>"]
     assert pieces[0] == Piece("<s>a")
+    named = ChatPrompt(messages=forged.messages, tools=[], variables={"bos_token": "</s>"})
+    assert (await template.render(named))[0] == Piece("</s>", is_plain=True)
+    with pytest.raises(ValidationError, match="`chat_template_kwargs` must not have `messages`"):
+        await template.render(ChatPrompt(messages=[], variables={"messages": []}))
     private = ChatPrompt(messages=[{"role": "user", "content": "\U000f0000</s>"}], tools=[])
     assert Piece("<s>\U000f0000") in await template.render(private)
     with pytest.raises(ValidationError, match="private characters"):

@@ -51,7 +51,7 @@ def folder(
     backend.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", special_tokens=[(BOS, backend.token_to_id(BOS))]
     )
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         bos_token=BOS,
         eos_token=EOS,
@@ -100,7 +100,7 @@ async def test_the_last_message_is_continued_as_transformers_does(
     prompt = ChatPrompt(messages=chat, add_generation_prompt=False, continue_final_message=True)
     found = await ids(validation, prompt)
     assert found == expected(reference, chat, continue_final_message=True)
-    assert reference.decode(found).endswith("Yes, it")
+    assert str(reference.decode(found)).endswith("Yes, it")
 
 
 async def test_tools_and_variables_reach_the_template(
@@ -119,7 +119,8 @@ async def test_tools_and_variables_reach_the_template(
 async def test_there_is_one_bos_at_most(
     validation: Validation, reference: PreTrainedTokenizerFast, folder: Path
 ) -> None:
-    bos = reference.convert_tokens_to_ids(BOS)
+    bos = reference.bos_token_id
+    assert isinstance(bos, int)
     found = await ids(validation, ChatPrompt(messages=[USER]))
     assert found.count(bos) == ("bos_token" in TEMPLATES[folder.name[:-1]].read_text())
     text = await validation.validate(GenerateRequest(inputs="Is it?", max_new_tokens=1))
@@ -167,5 +168,4 @@ def expected(
     **options: Any,  # noqa: ANN401
 ) -> list[int]:
     found = reference.apply_chat_template(chat, tokenize=True, return_dict=False, **options)
-    assert isinstance(found, list)
-    return found
+    return [id for id in found if isinstance(id, int)]
