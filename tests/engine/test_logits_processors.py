@@ -222,7 +222,9 @@ class Samples:
         last = len(sequences) - 1
         draws = {row: bitmask if row == last else None for row in range(len(sequences))}
         rows = [Row(s, len(s.ids) - 1, 1, is_prefill=False) for s in sequences]
-        return Sampler(num_tokens, Watermark(0.5, 2.0)).sample(logits.expand(len(rows), V), rows, draws)
+        return Sampler(num_tokens, Watermark(0.5, 2.0)).sample(
+            logits.expand(len(rows), V), rows, draws
+        )
 
 
 class Write:
