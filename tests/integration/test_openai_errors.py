@@ -205,7 +205,7 @@ def test_the_model_must_be_the_one_that_is_served(server: Server) -> None:
     with httpx.Client(base_url=server.url) as http:
         (model,) = http.get("/v1/models").json()["data"]
         assert http.get(f"/v1/models/{model['id']}").json() == model
-    for name in (model["id"], "tgi", None):
+    for name in (model["id"], "tgi", "dummy", None):
         assert chat(server, model=name, max_tokens=1)["model"] == (name or model["id"])
     error = fault(server, CHAT, {**HELLO, "model": "gpt-99"}, 404)
     assert error["param"] == "model"

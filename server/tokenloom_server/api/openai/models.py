@@ -14,8 +14,8 @@ from tokenloom_router.router import Router
 from tokenloom_server.api.openai.errors import ModelNotFoundError, OpenAIErrorBody
 from tokenloom_server.api.openai.route import OpenAIRoute
 
-ANY = "tgi"
-"""TGI's clients call every model so."""
+ANY = frozenset({"tgi", "dummy"})
+"""What TGI's clients, and huggingface_hub's where they are given an address, call every model."""
 
 
 class ModelBody(TypedDict):
@@ -58,7 +58,7 @@ class ServedModel:
         if name is None:
             return self.name
         model_id = self.router.model.model_id
-        known = {ANY, self.name, *self.names}
+        known = {*ANY, self.name, *self.names}
         if not self.names:
             known |= {model_id, Path(model_id).name}
         if name not in known:
