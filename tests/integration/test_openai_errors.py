@@ -86,6 +86,7 @@ REFUSED: list[tuple[str, Json, str]] = [
     (CHAT, {"n": 0}, "n"),
     (CHAT, {"n": 100000}, "n"),
     (CHAT, {"audio": {}}, "audio"),
+    (CHAT, {"tool_prompt": "Use these"}, "tool_prompt"),
     (CHAT, {"functions": []}, "functions"),
     (CHAT, {"prediction": {"type": "content"}}, "prediction"),
     (CHAT, {"modalities": ["audio"]}, "modalities[0]"),

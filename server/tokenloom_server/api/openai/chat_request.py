@@ -55,6 +55,10 @@ class ChatBody(SamplingFields):
     parallel_tool_calls: bool | None = Field(
         default=None, description="Whether an answer may have several calls; true if absent"
     )
+    tool_prompt: str | None = Field(
+        default=None,
+        description="Must be absent: the model is asked in its own format of calls (TGI)",
+    )
     reasoning_effort: str | None = Field(
         default=None, description="Handed to the chat template; has no effect if that has no use"
     )
@@ -106,6 +110,8 @@ class ChatBody(SamplingFields):
         """In the router's words. Raises ValidationError."""
         if self.top_logprobs and not self.logprobs:
             raise ValidationError("`top_logprobs` needs `logprobs` to be true")
+        if self.tool_prompt is not None:
+            raise ValidationError("`tool_prompt` is not supported: say it in a message")
         logprobs = LogprobParams(
             tokens=bool(self.logprobs),
             top_n_tokens=self.top_logprobs or 0,
