@@ -63,6 +63,7 @@ def test_a_character_after_bytes_that_are_none(
 ) -> None:
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     lone = tokenizer.token_to_id("ð")  # byte F0, with which the emoji begins, too
+    assert lone is not None
     emoji = tokenizer.encode("🙂 yes", add_special_tokens=False).ids
     detokenizer = Detokenizer(vocabulary, [])
     text = "".join(detokenizer.push(id) for id in [lone] * number + emoji) + detokenizer.flush()

@@ -35,7 +35,7 @@ def test_the_green_list_is_that_of_transformers(
     Watermark(gamma, delta).apply(scores, sequences)
     theirs = WatermarkLogitsProcessor(V, "cpu", greenlist_ratio=gamma, bias=delta)
     for row, prompt in enumerate(prompts):
-        expected = theirs(torch.tensor([prompt]), logits[row : row + 1])
+        expected = theirs(torch.LongTensor([prompt]), logits[row : row + 1])
         assert torch.allclose(scores[row : row + 1], expected)
 
 

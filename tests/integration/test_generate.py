@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer, WatermarkDetector
@@ -141,7 +142,8 @@ def test_a_detector_finds_a_watermark(server: Server, model_path: Path) -> None:
     sampled: Json = {"max_new_tokens": 64, "temperature": 1.0, "seed": 3, "details": True}
     for watermark in (True, False):
         ids = token_ids(server.generate(PROMPT, **sampled, watermark=watermark))
-        found = detector(torch.tensor([ids]), z_threshold=3.0)
+        found = detector(torch.LongTensor([ids]), z_threshold=3.0)
+        assert isinstance(found, np.ndarray)
         assert found.tolist() == [watermark]
 
 
@@ -212,13 +214,13 @@ def test_every_documented_example_works_as_it_stands(server: Server) -> None:
     for path, operations in document["paths"].items():
         if "post" in operations:
             content = operations["post"]["requestBody"]["content"]["application/json"]
-            for example in content["examples"].values():
+            for example in content.get("examples", {}).values():
                 url = server.url + path
                 response = httpx.post(url, json=example["value"], timeout=60)
                 assert response.status_code == 200, response.text
                 assert "error" not in response.text
                 number += 1
-    assert number >= 10
+    assert number >= 18
 
 
 def test_tokenize(server: Server, model_path: Path) -> None:
