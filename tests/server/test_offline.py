@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.server.running import scripted_router
 from tokenloom_router.metrics import Metrics
+from tokenloom_router.router import Router
 from tokenloom_server.app import create_app
 from tokenloom_server.batch_line import Answer, BatchLine, LineError, answer_line, parse_line
 from tokenloom_server.batch_output import BatchOutput, OutputError
@@ -39,7 +42,12 @@ class Runs:
         self.output = folder / "out.jsonl"
         self._tokenizer_file = tokenizer_file
 
-    def run(self, *lines: str, **given: Any) -> list[Json]:  # noqa: ANN401 - settings
+    def run(
+        self,
+        *lines: str,
+        kills_engine: bool = False,
+        **given: Any,  # noqa: ANN401 - settings
+    ) -> list[Json]:
         """Answer these lines; returns the output's."""
         self.input.write_text("".join(f"{line}\n" for line in lines))
         settings = Settings(model_id="scripted", **given)
@@ -49,11 +57,21 @@ class Runs:
         with BatchOutput.opened(self.output, self.input) as output:
             batch = Batch(app, self.input, output, settings.max_concurrent_requests)
             if not batch.is_done:
-                asyncio.run(batch.run())
+                asyncio.run(_run(batch, router if kills_engine else None))
             assert batch.is_done
             output.put_in_order()
             self.tally = batch.tally
         return [json.loads(line) for line in self.output.read_text().splitlines()]
+
+
+async def _run(batch: Batch, victim: Router | None) -> None:
+    """Run a batch. The engine of the victim is killed while it works."""
+    task = asyncio.ensure_future(batch.run())
+    while victim is not None and victim.num_permits_in_use == 0:
+        await asyncio.sleep(0.01)
+    if victim is not None and victim.engine_pid is not None:
+        os.kill(victim.engine_pid, signal.SIGKILL)
+    await task
 
 
 @pytest.fixture
@@ -143,6 +161,13 @@ def test_an_output_of_something_else_is_left_alone(runs: Runs) -> None:
 def test_more_lines_than_permits_all_get_their_turn(runs: Runs) -> None:
     lines = runs.run(*[tgi(f"{i}") for i in range(40)], max_concurrent_requests=3)
     assert all("generated_text" in line for line in lines) and len(lines) == 40
+
+
+def test_lines_outlive_the_engine(runs: Runs) -> None:
+    """What was under way when it died is sent again to the next one."""
+    lines = runs.run(*[tgi(f"{i}", max_new_tokens=400) for i in range(12)], kills_engine=True)
+    assert all("generated_text" in line for line in lines), lines
+    assert runs.tally.errors == 0
 
 
 def test_what_a_route_answers_is_kept_as_it_is() -> None:
