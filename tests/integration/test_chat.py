@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -366,3 +367,22 @@ def test_forms_that_are_wrong(server: Server, body: Json, param: str) -> None:
 def ask_with(**fields: Any) -> Json:  # noqa: ANN401
     """A body with some fields."""
     return {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4, **fields}
+
+
+def test_a_grammar_outranks_the_minimum_length(server: Server) -> None:
+    body: Json = {"guided_json": {"type": "boolean"}, "min_tokens": 12, "ignore_eos": True}
+    (choice,) = chat(server, **body)["choices"]
+    assert choice["message"]["content"] in ("true", "false")
+    assert choice["finish_reason"] == "stop"
+
+
+def test_prompts_and_choices_have_constraints_of_their_own(server: Server) -> None:
+    body: Json = {"guided_regex": "[a-z]{3}(-[0-9]{2}){2}", "temperature": 1.3, "seed": 1, "n": 3}
+    answer = complete(server, ["One: ", "Two: "], **body)
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert len(texts) == 6
+    assert len(set(texts)) > 1
+    for text in texts:
+        assert re.fullmatch("[a-z]{3}(-[0-9]{2}){2}", text)
+    one_by_one = complete(server, ["One: ", "Two: "], forced_tokens=False, **body)
+    assert [choice["text"] for choice in one_by_one["choices"]] == texts
