@@ -184,8 +184,9 @@ class Sequence:
     def score(self, choice: Choice) -> None:
         """Take the log-probability of ids[num_scored], a prompt token or a forced one."""
         if self.num_scored < self.prompt_len:
+            text = self._vocabulary.text(choice.id)
             self._prompt_tokens.append(
-                Token(choice.id, self._vocabulary.text(choice.id), choice.logprob)
+                Token(choice.id, text, choice.logprob, top=self._top(choice))
             )
         else:
             self._report(choice, forced=True)
@@ -327,6 +328,16 @@ class Sequence:
             text = text[:stays]
         if not special:
             self._text.append(text)
+        top = self._top(choice)
+        self._output.tokens.append(
+            Token(choice.id, text, choice.logprob, special, forced, top, choice.temperature)
+        )
+        self._num_forced += forced
+        if stays is not None:
+            self._finish("stop_sequence")
+
+    def _top(self, choice: Choice) -> list[TopToken] | None:
+        """The most probable tokens in a token's place, if they were asked for."""
         top = [
             TopToken(
                 other.id,
@@ -337,12 +348,7 @@ class Sequence:
             )
             for other in choice.top or ()
         ]
-        self._output.tokens.append(
-            Token(choice.id, text, choice.logprob, special, forced, top or None, choice.temperature)
-        )
-        self._num_forced += forced
-        if stays is not None:
-            self._finish("stop_sequence")
+        return top or None
 
     def _without_prefix(self, text: str) -> str:
         """What of a new piece of text the prompt did not have already."""
