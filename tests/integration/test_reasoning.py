@@ -113,7 +113,7 @@ def test_reasoning_that_the_prompt_began_goes_on(server: Server) -> None:
 
 @pytest.mark.parametrize("body", [{}, {"response_format": FORM}], ids=["free", "schema"])
 def test_reasoning_that_the_template_began_is_reasoning(server: Server, body: Json) -> None:
-    variables = {"chat_template_kwargs": {"begins": True}}
+    variables: Json = {"chat_template_kwargs": {"begins": True}}
     message = think(server, **body, **variables)["choices"][0]["message"]
     assert message["reasoning_content"].startswith("I add 4 and 3.")
     jsonschema.validate(json.loads(message["content"]), ANSWER)
@@ -138,7 +138,7 @@ def test_responses_have_an_item_of_reasoning(server: Server) -> None:
 
 def test_calls_follow_reasoning(server: Server) -> None:
     """In the form that the template is written for."""
-    shots = []
+    shots: list[Json] = []
     for a, b in ((2, 3), (1, 3)):
         call = {
             "id": f"{a}",

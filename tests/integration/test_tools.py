@@ -116,7 +116,12 @@ def test_auto_forces_nothing(server: Server) -> None:
 
 def test_none_is_a_chat_without_tools(server: Server) -> None:
     plain = chat(server, QUESTION)
-    for given in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}, {"tools": None}):
+    several: list[Json] = [
+        {"tools": TOOLS, "tool_choice": "none"},
+        {"tools": []},
+        {"tools": None},
+    ]
+    for given in several:
         answer = chat(server, QUESTION, **given)
         assert answer["choices"][0]["message"] == plain["choices"][0]["message"]
         assert answer["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
@@ -139,7 +144,7 @@ def test_a_cut_call_ends_with_length_streamed_or_not(server: Server, choice: Any
     """C045."""
     endings = set()
     for max_tokens in (4, 8, 16, 32):
-        body = {"tools": TOOLS, "tool_choice": choice, "max_tokens": max_tokens}
+        body: Json = {"tools": TOOLS, "tool_choice": choice, "max_tokens": max_tokens}
         (whole,) = chat(server, QUESTION, **body)["choices"]
         streamed = stream_chat(server, QUESTION, **body)
         assert streamed.finish_reasons() == [whole["finish_reason"]]
@@ -156,7 +161,7 @@ def test_a_cut_call_ends_with_length_streamed_or_not(server: Server, choice: Any
 
 
 def test_several_calls_and_several_choices_stream_apart(server: Server) -> None:
-    body = {
+    body: Json = {
         "tools": TOOLS,
         "tool_choice": "required",
         "n": 3,
@@ -184,7 +189,7 @@ def test_text_beside_tools_obeys_the_response_format(server: Server) -> None:
     }
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": answer}}
     for seed in range(3):
-        body = {"tools": TOOLS, "parallel_tool_calls": False, "response_format": form}
+        body: Json = {"tools": TOOLS, "parallel_tool_calls": False, "response_format": form}
         (choice,) = chat(server, **body, temperature=1.2, seed=seed, max_tokens=60)["choices"]
         if choice["finish_reason"] == "tool_calls":
             assert_calls(choice["message"]["tool_calls"])
