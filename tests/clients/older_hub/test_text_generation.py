@@ -8,7 +8,7 @@ import re
 
 import pytest
 from text_generation import AsyncClient, Client
-from text_generation.errors import ValidationError
+from text_generation.errors import OverloadedError, ValidationError
 from text_generation.types import FinishReason, Grammar, GrammarType
 
 PROMPT = "The capital of France is"
@@ -129,3 +129,19 @@ def test_an_asynchronous_error(async_client: AsyncClient) -> None:
     for failing in (fail, fail_streaming):
         with pytest.raises(ValidationError, match="must be <= "):
             asyncio.run(failing())
+
+
+def test_a_full_server_is_overloaded(async_client: AsyncClient) -> None:
+    async def ask() -> str:
+        response = await async_client.generate(PROMPT, max_new_tokens=3, best_of=2, do_sample=True)
+        return response.generated_text
+
+    async def crowd() -> list[str | BaseException]:
+        return await asyncio.gather(*(ask() for _ in range(90)), return_exceptions=True)
+
+    answers = asyncio.run(crowd())
+    errors = [answer for answer in answers if not isinstance(answer, str)]
+    assert 0 < len(errors) < len(answers)
+    assert all(isinstance(error, OverloadedError) for error in errors)
+    assert str(errors[0]) == "Model is overloaded"
+    assert asyncio.run(ask())
