@@ -130,6 +130,34 @@ def test_refusals_name_the_field(server: Server, path: str, fields: Json, param:
     assert time.monotonic() - start < SECONDS
 
 
+HALF = "\ud800"
+"""Half of a character, as JSON can escape it."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({HALF: 1}, None),
+        ({"messages": [{"role": "user", "content": HALF}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": HALF}]}]}, "messages[0].content[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": HALF}, None),
+        ({"stop": HALF}, "stop"),
+        ({"logit_bias": {HALF: 1}}, "logit_bias"),
+        ({"guided_regex": HALF}, "guided_regex"),
+        ({"guided_choice": [HALF]}, "guided_choice"),
+        ({"guided_json": {HALF: 1}}, "guided_json"),
+        ({"response_format": {"type": "regex", "value": HALF}}, "response_format"),
+        ({"chat_template_kwargs": {"a": HALF}}, "messages"),
+        ({"logits_processors": [{"name": HALF}]}, None),
+    ],
+    ids=lambda value: ascii(value)[:24],
+)
+def test_halves_of_characters(server: Server, fields: Json, param: str | None) -> None:
+    error = fault(server, CHAT, {**HELLO, **fields})
+    assert param is None or error["param"] == param
+    fault(server, CHAT, {**HELLO, "model": HALF}, 404)
+
+
 def test_null_is_the_same_as_absent(server: Server) -> None:
     document = httpx.get(f"{server.url}/api-doc/openapi.json", timeout=10).json()["components"]
     for name, path, given in (("CompletionBody", COMPLETIONS, PROMPT), ("ChatBody", CHAT, HELLO)):

@@ -65,7 +65,8 @@ class Words:
 
     def translated(self, message: str) -> str:
         """A message of the router's, with the route's names in it."""
-        message = _NAME.sub(lambda match: f"`{self.names.get(match[1], match[1])}`", message)
+        names = {"grammar": self.constraint, **self.names}
+        message = _NAME.sub(lambda match: f"`{names.get(match[1], match[1])}`", message)
         if (blamed := blamed_tool(message, self.tools)) is not None:
             return blamed
         if message.startswith("grammar "):
@@ -150,9 +151,9 @@ class Fault:
     def json(self) -> bytes:
         """The body, also of the last event of a stream."""
         fault: FaultBody = {
-            "message": self.message,
+            "message": _printable(self.message),
             "type": self.type,
-            "param": self.param,
+            "param": None if self.param is None else _printable(self.param),
             "code": self.code,
         }
         body: OpenAIErrorBody = {"error": fault}
@@ -162,6 +163,11 @@ class Fault:
         """The answer."""
         headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if self.status == 503 else None
         return Response(self.json, self.status, headers, "application/json")
+
+
+def _printable(text: str) -> str:
+    """The text without halves of characters, which clients can send and nobody can encode."""
+    return text.encode(errors="replace").decode()
 
 
 def _path(parts: tuple[str | int, ...]) -> str:

@@ -123,7 +123,17 @@ class StructuredOutputs(BaseModel):
     )
 
     def specs(self, name: str) -> Iterator[NamedSpec]:
-        """What is asked for, under the field's name."""
+        """What is asked for, under the field's name. Raise ValidationError, naming that."""
+        try:
+            for spec in self._specs(name):
+                yield name, spec
+        except ValidationError as error:
+            words = error.reason
+            if not words.startswith("grammar "):
+                raise
+            raise ValidationError(f"`{name}` {words.removeprefix('grammar ')}") from None
+
+    def _specs(self, name: str) -> Iterator[ConstraintSpec]:
         if self.disable_any_whitespace is False:
             raise ValidationError(
                 f"`{name}`: `disable_any_whitespace` must not be false: "
@@ -134,24 +144,21 @@ class StructuredOutputs(BaseModel):
             "lenient": self.lenient,
         }
         if self.json_schema is not None:
-            yield name, JsonGrammar(type="json", value=self.json_schema, **form).to_spec()
+            yield JsonGrammar(type="json", value=self.json_schema, **form).to_spec()
         if self.json_object:
-            yield name, JsonObjectGrammar(type="json_object", **form).to_spec()
+            yield JsonObjectGrammar(type="json_object", **form).to_spec()
         if self.regex is not None:
-            yield name, RegexGrammar(type="regex", value=self.regex).to_spec()
+            yield RegexGrammar(type="regex", value=self.regex).to_spec()
         if self.choice is not None:
-            yield name, ChoiceGrammar(type="choice", value=self.choice).to_spec()
+            yield ChoiceGrammar(type="choice", value=self.choice).to_spec()
         if self.grammar is not None:
-            yield name, TextGrammar(type="grammar", value=self.grammar).to_spec()
+            yield TextGrammar(type="grammar", value=self.grammar).to_spec()
         if isinstance(self.structural_tag, str):
             pattern = self.whitespace_pattern
-            yield (
-                name,
-                ConstraintSpec("structural_tag", self.structural_tag, pattern, self.lenient),
-            )
+            yield ConstraintSpec("structural_tag", self.structural_tag, pattern, self.lenient)
         elif self.structural_tag is not None:
             tag = self.structural_tag
-            yield name, StructuralTagGrammar(type="structural_tag", value=tag, **form).to_spec()
+            yield StructuralTagGrammar(type="structural_tag", value=tag, **form).to_spec()
 
 
 class StructureFields(BaseModel):
