@@ -121,9 +121,9 @@ class Engine:
                 self._stats.failed = True
                 self._fail(rows, f"{type(error).__name__}: {error}")
         else:
-            self._wait_for_masks(
-                self._scheduler.running
-            )  # all of them are late, or nobody is there
+            # All of them are late, or nobody is there.
+            running = self._scheduler.running
+            wait_for([s.mask for s in running if s.mask is not None], PATIENCE_SECONDS)
         return self._take_outputs(rows, time.perf_counter() - start)
 
     def close(self) -> None:
@@ -187,7 +187,8 @@ class Engine:
         waiting = [rows[i].sequence for i in drawing]
         self._wait_for_masks(waiting)
         if len(waiting) == len(rows) and not any(sequence.has_mask for sequence in waiting):
-            self._wait_for_masks(waiting, LONELY_SECONDS)  # nobody is held up
+            # Nobody is held up.
+            wait_for([s.mask for s in waiting if s.mask is not None], LONELY_SECONDS)
         draws: Draws = {}
         for i in drawing:
             sequence = rows[i].sequence
@@ -208,7 +209,8 @@ class Engine:
                 sequence.mask = mask
 
     def _wait_for_masks(self, sequences: list[Sequence], seconds: float = PATIENCE_SECONDS) -> None:
-        wait_for([s.mask for s in sequences if s.mask is not None], seconds)
+        """For so long, but not for masks whose grammar's last one was slow."""
+        wait_for([s.mask for s in sequences if s.mask is not None and not s.is_slow], seconds)
 
     def _advance(self, rows: list[Row], choices: list[RowChoices]) -> None:
         for row, choice in zip(rows, choices, strict=True):

@@ -150,6 +150,11 @@ class Sequence:
         return self.constraint is None or (self.mask is not None and self.mask.is_ready)
 
     @property
+    def is_slow(self) -> bool:
+        """Whether its constraint's last mask took long, so that the next one may."""
+        return self.compiled is not None and self.compiled.is_slow
+
+    @property
     def is_healed(self) -> bool:
         """Whether the constraint was there for a prefix alone, and the prefix is complete."""
         if self.compiled is None or self.constraint is None or self.mask is not None:
@@ -208,8 +213,7 @@ class Sequence:
             return
         is_eos = choice.id in self._vocabulary.eos_token_ids
         if (is_eos and (self.constraint is not None or not stopping.ignore_eos)) or (
-            choice.id in self._stop_token_ids
-            and self.num_generated >= stopping.min_new_tokens
+            choice.id in self._stop_token_ids and self.num_generated >= stopping.min_new_tokens
         ):
             self._finish("eos_token")
         elif self.constraint is not None and self.constraint.is_terminated:

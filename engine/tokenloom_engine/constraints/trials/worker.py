@@ -22,8 +22,8 @@ from tokenloom_engine.frames import FrameBuffer
 
 MAX_TRIALS = 100
 """After so many a worker is replaced by a fresh one, in case memory leaks."""
-SLOW_PRIORITY = 12
-"""Niceness. A core that the engine computes on gives such a worker a sixteenth of its time."""
+SLOW_PRIORITY = 15
+"""Niceness. A core that the engine computes on gives such a worker a thirtieth of its time."""
 
 
 class Worker:
