@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.integration.openai_api import CHAT, Streamed, ask, stream
+from tests.integration.openai_api import CHAT, Streamed, ask, fault, stream
 from tests.integration.serving import Json, Server, serve
 
 ANSWER: Json = {
@@ -92,7 +92,7 @@ def test_reasoning_is_told_apart(server: Server, body: Json) -> None:
 
 def test_the_answer_does_not_escape_into_reasoning(server: Server) -> None:
     """However the model was drawn, a finished answer is JSON, whole, and not among the thoughts."""
-    answers = think(server, response_format=FORM, n=8, temperature=1.3, seed=1, max_tokens=80)
+    answers = think(server, response_format=FORM, n=5, temperature=1.3, seed=1, max_tokens=80)
     finished = [c for c in answers["choices"] if c["finish_reason"] == "stop"]
     assert finished
     for choice in finished:
@@ -160,6 +160,34 @@ def test_calls_follow_reasoning(server: Server) -> None:
         assert "I add 4 and 3" in message["reasoning_content"] and message["content"] is None
         (call,) = message["tool_calls"]
         jsonschema.validate(json.loads(call["function"]["arguments"]), ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            {"response_format": {"type": "json", "value": {"type": "strng"}}},
+            "`response_format` is not valid: Invalid type: strng",
+        ),
+        ({"structured_outputs": {"regex": "("}}, "`structured_outputs` is not valid: "),
+        (
+            {
+                "structured_outputs": {
+                    "structural_tag": {"format": {"type": "regex", "pattern": "("}}
+                }
+            },
+            "`structured_outputs` is not valid: format.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_client_s_words(
+    server: Server, body: Json, reason: str
+) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    error = fault(server, CHAT, {"messages": messages, **body})
+    assert error["message"].startswith(reason)
+    paths = "format." in error["message"].removeprefix("`response_format`")
+    assert paths == ("format." in reason), error
 
 
 def test_a_request_without_reasoning_is_as_ever(server: Server) -> None:

@@ -104,7 +104,8 @@ class ChatBody(SamplingFields):
             names["max_new_tokens"] = "max_completion_tokens"
         named = self.constraint()
         calls = self.calls()
-        return Words(names, named[0] if named else calls.field or "response_format", calls)
+        has_tag = named is not None and named[1].kind == "structural_tag"
+        return Words(names, named[0] if named else calls.field or "response_format", calls, has_tag)
 
     def to_request(self, template: ChatTemplate) -> GenerateRequest:
         """In the router's words. Raises ValidationError."""

@@ -29,6 +29,7 @@ from tokenloom_server.tools.tool import ToolChoice
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+_TAG_PATH = re.compile(r"(?<=is not valid: )format\.[\w.\[\]]+: ")
 _NAME = re.compile(r"`([^`]+)`")
 _PREFIX = "Failed to deserialize the JSON body into the target type: "
 
@@ -62,6 +63,8 @@ class Words:
     """The field that the constraint came from."""
     tools: ToolChoice = field(default_factory=ToolChoice)
     """The tools whose schemas are in the constraint."""
+    has_tag: bool = False
+    """Whether it is a structural tag of the client's, who then knows the paths in it."""
 
     def translated(self, message: str) -> str:
         """A message of the router's, with the route's names in it."""
@@ -70,6 +73,7 @@ class Words:
         if (blamed := blamed_tool(message, self.tools)) is not None:
             return blamed
         if message.startswith("grammar "):
+            message = message if self.has_tag else _TAG_PATH.sub("", message)
             message = f"`{self.constraint}`" + message.removeprefix("grammar")
         return message
 
