@@ -6,36 +6,33 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from tokenloom_engine.messages import LogprobParams
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
-from tokenloom_server.api.grammar import JsonObjectGrammar
+from tokenloom_server.api.grammar import STRICT
 from tokenloom_server.api.openai.chat_message import ChatMessage
 from tokenloom_server.api.openai.errors import Words
+from tokenloom_server.api.openai.responses_fields import (
+    ChosenTool,
+    FunctionTool,
+    ReasoningBody,
+    TextBody,
+)
 from tokenloom_server.api.openai.responses_input import ChatOfItems, Input
 from tokenloom_server.api.openai.sampling import MAX_TOP_LOGPROBS, Float, SamplingFields, Share
-from tokenloom_server.api.openai.structured_outputs import (
-    JsonSchemaFormat,
-    ResponseFormat,
-    SchemaFormat,
-    TextFormat,
-)
+from tokenloom_server.api.openai.structured_outputs import TextFormat
 from tokenloom_server.api.openai.tools import (
     MAX_TOOLS,
     ChosenFunction,
-    FunctionBody,
-    Name,
     NamedToolChoice,
-    ToolBody,
     tool_choice,
 )
 from tokenloom_server.tools.tool import ToolChoice
 
-STRICT = ConfigDict(strict=True, extra="forbid")
 LOGPROBS = "message.output_text.logprobs"
 DEFAULT_TEMPERATURE = 1.0
 DEFAULT_TOP_P = 1.0
@@ -45,87 +42,6 @@ NAMES = {
     "max_new_tokens": "max_output_tokens",
     "top_n_tokens": "top_logprobs",
 }
-
-
-class FunctionTool(BaseModel):
-    """A function that the model may call."""
-
-    model_config = STRICT
-
-    type: Literal["function"]
-    name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = Field(
-        default=None, description="JSON Schema of its arguments, an object"
-    )
-    strict: bool | None = Field(
-        default=None, description="The arguments obey the schema in any case"
-    )
-
-    def to_body(self) -> ToolBody:
-        """As chats have it."""
-        fields = self.model_dump(exclude={"type"})
-        return ToolBody(type="function", function=FunctionBody(**fields))
-
-
-class ChosenTool(ChosenFunction):
-    """The one tool that must be called."""
-
-    type: Literal["function"]
-
-
-class NamedSchemaFormat(BaseModel):
-    """JSON that a schema describes."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
-
-    type: Literal["json_schema"]
-    name: str
-    json_schema: dict[str, Any] = Field(alias="schema")
-    description: str | None = None
-    strict: bool | None = None
-
-
-class ObjectFormat(BaseModel):
-    """Any JSON object."""
-
-    model_config = STRICT
-
-    type: Literal["json_object"]
-
-
-class TextBody(BaseModel):
-    """What the text must look like."""
-
-    model_config = STRICT
-
-    format: Annotated[
-        TextFormat | ObjectFormat | NamedSchemaFormat, Field(discriminator="type")
-    ] = TextFormat(type="text")
-    verbosity: Literal["medium"] | None = Field(default=None, description="There is one")
-
-    def response_format(self) -> ResponseFormat:
-        """As chats have it."""
-        match self.format:
-            case TextFormat():
-                return self.format
-            case ObjectFormat():
-                return JsonObjectGrammar(type="json_object")
-            case NamedSchemaFormat():
-                fields = self.format.model_dump(exclude={"type"})
-                return JsonSchemaFormat(type="json_schema", json_schema=SchemaFormat(**fields))
-
-
-class ReasoningBody(BaseModel):
-    """How to reason."""
-
-    model_config = STRICT
-
-    effort: str | None = Field(
-        default=None, description="Handed to the chat template as `reasoning_effort`"
-    )
-    summary: None = Field(default=None, description="Must be absent: the whole is returned")
-    generate_summary: None = Field(default=None, description="Must be absent")
 
 
 class EchoBody(TypedDict):
