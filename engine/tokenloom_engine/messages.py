@@ -57,7 +57,7 @@ class StoppingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """These end the text as EOS does, also with `ignore_eos`."""
     ignore_eos: bool = False
     min_new_tokens: int = 0
-    """Before so many tokens, no such token nor a stop string ends the sequence; a constraint does."""
+    """Before so many tokens, none of these and no stop string ends it; a constraint does."""
 
 
 class LogprobParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
