@@ -186,8 +186,9 @@ def test_a_call_is_complete_when_its_arguments_are(format: CallFormat) -> None:
 def test_the_format_follows_from_the_template() -> None:
     assert format_names() == ["hermes", "json", "llama3", "mistral"]
     assert pick_format("auto", "{{ tools }} <tool_call> …") == FORMATS["hermes"]
-    llama = '{{ tools }} "ipython" … {"name": …, "parameters": …}'
-    assert pick_format("auto", llama) == FORMATS["llama3"]
+    for mark in ("ipython", "<|start_header_id|>"):
+        llama = mark + ' {{ tools }} … {"name": …, "parameters": …}'
+        assert pick_format("auto", llama) == FORMATS["llama3"]
     assert pick_format("auto", "{{ tools }} [TOOL_CALLS] [") == FORMATS["mistral"]
     assert pick_format("auto", "{{ tools }} [TOOL_CALLS][").opener == "[TOOL_CALLS]["
     assert pick_format("auto", "{{ tools }} in a format of its own").needs_prompt

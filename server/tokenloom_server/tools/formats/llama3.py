@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from tokenloom_server.tools.call_format import CallFormat
 
-MARKS = ("ipython", '"parameters": ')
+ARGUMENTS = '"parameters": '
+FAMILY = ("<|start_header_id|>", "ipython")
+"""Either is in the templates of this family alone."""
 
 
 def call_format(template: str | None) -> CallFormat | None:
     """See `formats`."""
-    if template is not None and not all(mark in template for mark in MARKS):
+    if template is not None and not (
+        ARGUMENTS in template and any(mark in template for mark in FAMILY)
+    ):
         return None
     return CallFormat(before_name='{"name": "', after_name='", "parameters": ', end="}")
