@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ class Model:
         self.attend: AttendFunction = _no_attention
         self._decoder: FusedDecoder | None = None
         self._attention_name = attention_name
-        AttentionInterface.register(attention_name, self._attention)
+        AttentionInterface.register(attention_name, _weak(self))
         network.set_attn_implementation(attention_name)
 
     @classmethod
@@ -201,6 +202,18 @@ class Model:
         layer = module.layer_idx
         assert isinstance(layer, int)
         return self.attend(layer, q, k, v, options).unsqueeze(0), None
+
+
+def _weak(model: Model) -> Callable[..., tuple[torch.Tensor, None]]:
+    """The model's attention. transformers keeps it for ever, and shall not keep the model."""
+    reference = weakref.ref(model)
+
+    def attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        model = reference()
+        assert model is not None, "its own network calls it"
+        return model._attention(*args, **kwargs)
+
+    return attention
 
 
 def _no_attention(*_: object) -> torch.Tensor:
