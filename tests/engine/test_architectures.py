@@ -47,6 +47,25 @@ SERVED: dict[str, dict[str, Any]] = {
     "stablelm": GROUPED,
     "gpt_oss": GROUPED | WINDOW | {"num_local_experts": 4},
 }
+WIDE = {"num_key_value_heads": 2, "head_dim": 32}
+FUSED: dict[str, dict[str, Any]] = {
+    "llama": WIDE | {"attention_bias": True},
+    "llama-scaled": WIDE
+    | {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        }
+    },
+    "mistral": WIDE | WINDOW,
+    "qwen2": WIDE,
+    "qwen3": WIDE,
+}
+"""As SERVED, of shapes that the kernels compute as a whole."""
 REFUSED: dict[str, dict[str, Any]] = {
     "bloom": {"n_layer": 2, "n_head": 4},
     "mamba": {},
@@ -76,6 +95,32 @@ def test_equals_transformers(
         assert results[i].ids == _generate(reference, prompt, 20)
     assert len({id for result in results.values() for id in result.ids}) > 8, "a model that varies"
     engine.close()
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_decoder_in_one_call_equals_transformers(
+    name: str, tmp_path: Path, model_path: Path, encode: Encode
+) -> None:
+    reference = _save(name.split("-")[0], FUSED[name], tmp_path, model_path, noisy=True)
+    engine = _engine(tmp_path)
+    if not engine._runner.model.is_batch_invariant:
+        assert engine._runner.kernels is None, "it is fused wherever there are kernels"
+        pytest.skip("there is no C++ compiler")
+    prompts = [encode(prompt) for prompt in PROMPTS]
+    results = run(
+        engine,
+        [submission(i, prompt, 20, ignore_eos=True) for i, prompt in enumerate(prompts)],
+        steps_between=1,
+    )
+    for i, prompt in enumerate(prompts):
+        assert results[i].ids == _generate(reference, prompt, 20)
+    engine.close()
+
+
+def test_refuses_to_quantize_what_has_nothing_to_quantize(tmp_path: Path, model_path: Path) -> None:
+    _save("gpt2", GPT, tmp_path, model_path)
+    with pytest.raises(LoadError, match="`quantize`"):
+        _engine(tmp_path, quantize="int8")
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "mixtral", "granitemoe"])
@@ -117,7 +162,12 @@ def test_refuses_an_attention_that_differs(
 
 
 def _save(
-    architecture: str, sizes: dict[str, Any], folder: Path, model_path: Path
+    architecture: str,
+    sizes: dict[str, Any],
+    folder: Path,
+    model_path: Path,
+    *,
+    noisy: bool = False,
 ) -> PreTrainedModel:
     """Write a random model with the bundled model's tokenizer."""
     torch.manual_seed(1)
@@ -129,6 +179,8 @@ def _save(
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(4)
+            elif noisy:  # biases and norms
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(model_path).save_pretrained(folder)
     loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -137,11 +189,12 @@ def _save(
     return loaded
 
 
-def _engine(folder: Path, dtype: str = "float32") -> Engine:
+def _engine(folder: Path, dtype: str = "float32", quantize: str | None = None) -> Engine:
     return Engine(
         EngineConfig(
             model_id=str(folder),
             dtype=dtype,
+            quantize=quantize,
             block_size=16,
             max_batch_total_tokens=2048,
             max_batch_prefill_tokens=16,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from tokenloom_engine.errors import LoadError
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.kernels.packing import PackedWeight, is_quantizable, is_suited
 
@@ -56,15 +57,24 @@ class PrepackedLinear(torch.nn.Module):
 
 
 def pack_linears(network: torch.nn.Module, kernels: Kernels, quantize: str | None = None) -> int:
-    """Replace the linear layers that our kernels compute. Returns how many were replaced."""
+    """Replace the linear layers that our kernels compute. Returns how many were replaced.
+
+    Raises LoadError if `quantize` has none to quantize.
+    """
+    num_quantized = 0
 
     def replacement(name: str, linear: torch.nn.Linear) -> torch.nn.Module | None:
         if not is_suited(linear.weight):
             return None
+        nonlocal num_quantized
         weight = pack_linear(name, linear, quantize)
+        num_quantized += weight.scales is not None
         return PackedLinear(weight, kernels)
 
-    return _replace(network, replacement)
+    count = _replace(network, replacement)
+    if quantize is not None and not num_quantized:
+        raise LoadError(f"`quantize` {quantize} finds no linear layer to quantize in this model")
+    return count
 
 
 def pack_linear(name: str, linear: torch.nn.Linear, quantize: str | None) -> PackedWeight:

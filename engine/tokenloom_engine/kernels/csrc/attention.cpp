@@ -21,7 +21,7 @@ namespace tokenloom {
 namespace {
 
 constexpr int CHUNK = 512;
-constexpr int TILE_ROWS = 24;  // a tile: some tokens times the query heads that share a KV head
+constexpr int QUERY_ROWS = 24;  // a tile: some tokens times the query heads that share a KV head
 constexpr int SCORE_ROWS = TOKENLOOM_AVX512 ? 8 : 2;  // as many as registers hold sums for
 constexpr int VALUE_ROWS = TOKENLOOM_AVX512 ? 6 : 1;
 constexpr int VALUE_GROUPS = 4;  // of LANES dimensions
@@ -59,7 +59,7 @@ class Attend {
   // The longest first, so that no thread is left alone with one at the end.
   std::vector<Tile> tiles() const {
     std::vector<Tile> tiles;
-    const int32_t most = std::max(1, TILE_ROWS / group);
+    const int32_t most = std::max(1, QUERY_ROWS / group);
     for (int32_t row = 0; row < args.rows; row++) {
       const int32_t tokens = args.starts[row + 1] - args.starts[row];
       const int64_t before = args.lengths[row] - tokens;

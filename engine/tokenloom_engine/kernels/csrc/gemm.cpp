@@ -9,16 +9,11 @@
 #include <algorithm>
 
 #include "kernels.h"
-#include "parallel.h"
+#include "panels.h"
 #include "storage.h"
-#include "tiles.h"
 
 namespace tokenloom {
 namespace {
-
-constexpr int PANEL = 2 * LANES;
-constexpr int TILE_ROWS = TOKENLOOM_AVX512 ? 12 : 3;  // as many as registers hold sums for
-constexpr int TILES_AT_ONCE = 16;                     // their inputs stay in the cache
 
 template <class T>
 struct Product {
@@ -36,23 +31,10 @@ struct Product {
 
   const T *panel_weight(int64_t panel) const { return weight + panel * PANEL * args.num_inputs; }
 
-  // All rows of some panels. The panels of a thread are read one after the other, so the next one
-  // is fetched ahead while the last rows of one are computed.
   void panels(int64_t first, int64_t last) const {
-    const int64_t num_tiles = (args.rows + TILE_ROWS - 1) / TILE_ROWS;
-    for (int64_t begin = 0; begin < num_tiles; begin += TILES_AT_ONCE) {
-      const int64_t end = std::min(num_tiles, begin + TILES_AT_ONCE);
-      for (int64_t panel = first; panel < last; panel++) {
-        for (int64_t tile = begin; tile < end; tile++) {
-          // Tiles of about equal height: 13 rows are 7 and 6 and not 12 and 1.
-          const int64_t row = tile * args.rows / num_tiles;
-          const int64_t count = (tile + 1) * args.rows / num_tiles - row;
-          const bool fetches = tile + 1 == end && panel + 1 < last;
-          const T *next = fetches ? panel_weight(panel + 1) : nullptr;
-          with_rows<TILE_ROWS>((int)count, [&](auto n) { tile_of<n>(row, panel, next); });
-        }
-      }
-    }
+    over_panels(args.rows, first, last, [&](auto n, int64_t row, int64_t panel, bool fetches) {
+      tile_of<n>(row, panel, fetches ? panel_weight(panel + 1) : nullptr);
+    });
   }
 
   template <int ROWS>
@@ -101,13 +83,8 @@ struct Product {
 template <class T>
 void multiply(const Gemm &args) {
   const Product<T> product(args);
-  const int64_t panels = (args.num_outputs + PANEL - 1) / PANEL;
-  // A few shares a thread: who is held up leaves the rest to the others.
-  const int64_t share = std::max<int64_t>(1, panels / (8 * args.threads));
-  const int64_t shares = (panels + share - 1) / share;
-  parallel_for(shares, args.threads, [&](int64_t i) {
-    product.panels(i * share, std::min(panels, (i + 1) * share));
-  });
+  share_panels(args.num_outputs, args.threads,
+               [&](int64_t first, int64_t last) { product.panels(first, last); });
 }
 
 }  // namespace
