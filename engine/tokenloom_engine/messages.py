@@ -47,12 +47,27 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """With the token's position, the only input of the random draw. 0 <= seed < 2**64."""
 
 
+class StopScope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where in a text stop strings count, if not everywhere."""
+
+    aside: tuple[str, str] | None = None
+    """Not in what the text may begin with: from the first of these tags to the second, and the
+    white space behind it."""
+    is_aside_open: bool = False
+    """The prompt has the first tag already."""
+    until: tuple[str, ...] = ()
+    """Not from the end of any of these on. An empty one: nowhere behind the aside."""
+    in_json: bool = False
+    """Up to there, the text is JSON, and what ends inside one of its strings does not count."""
+
+
 class StoppingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When a sequence ends."""
 
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     """The text ends with the first of these to appear, which is kept, and nothing follows it."""
+    stop_scope: StopScope = StopScope()
     stop_token_ids: tuple[int, ...] = ()
     """These end the text as EOS does, also with `ignore_eos`."""
     ignore_eos: bool = False

@@ -15,6 +15,7 @@ from tokenloom_engine.block_manager import BlockHash
 from tokenloom_engine.constraints.base import Captures, Constraint
 from tokenloom_engine.constraints.factory import Lease
 from tokenloom_engine.constraints.masks import CompiledConstraint, Mask, wait_for
+from tokenloom_engine.constraints.spec import JSON_KINDS
 from tokenloom_engine.detokenizer import Detokenizer
 from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import (
@@ -97,13 +98,13 @@ class Sequence:
         self._vocabulary = vocabulary
         self._detokenizer = Detokenizer(vocabulary, submit.prompt_ids)
         spec = submit.constraint
-        kind = spec.kind if spec is not None else None
         self._num_repeated = len(spec.prefix) if spec is not None else 0
         """Characters to come that the prompt had already, before token healing backed it up."""
         self._stop_token_ids = frozenset(submit.stopping.stop_token_ids)
-        self._stop = StopStrings(
-            submit.stopping.stop, in_json=kind in ("json_schema", "json_object")
-        )
+        scope = submit.stopping.stop_scope
+        if spec is not None and spec.kind in JSON_KINDS:
+            scope = msgspec.structs.replace(scope, in_json=True)
+        self._stop = StopStrings(submit.stopping.stop, scope)
         self._text: list[str] = []
         self._num_forced = 0
         self._draws_forced = False

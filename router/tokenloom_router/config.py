@@ -23,6 +23,8 @@ class RouterConfig:
     """A tokenizer_config.json to take the chat template from, instead of the model's."""
     parses_control_tokens: bool = False
     """Whether what spells a special token in a chat's messages is one."""
+    generation_config: bool = True
+    """Whether the model's generation_config.json has a say in how to sample."""
     engine_stall_timeout: float = 30.0
     """Seconds that the engine may be silent before it is killed and started again."""
     disable_grammar_support: bool = False

@@ -11,6 +11,7 @@ from tokenloom_engine.messages import (
     LogprobParams,
     SamplingParams,
     StoppingParams,
+    StopScope,
     Token,
 )
 from tokenloom_router.chat_template import ChatPrompt
@@ -40,6 +41,8 @@ class GenerateRequest:
     do_sample: bool = False
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_scope: StopScope = StopScope()
+    """Where `stop` counts, if not everywhere."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_new_tokens: int = 0

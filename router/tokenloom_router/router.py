@@ -28,6 +28,7 @@ from tokenloom_router.request import (
     Timings,
     ValidRequest,
 )
+from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_router.stream import Stream
 from tokenloom_router.supervisor import ENGINE_COMMAND, EngineSupervisor
 from tokenloom_router.tokenizer import Tokenizer, TokenSpan
@@ -187,6 +188,11 @@ class Router:
     def chat_template(self) -> ChatTemplate:
         """The loaded model's. Only after `running()` was entered."""
         return self._loaded_validation.chat_template
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """What the loaded model says of sampling. Only after `running()` was entered."""
+        return self._loaded_validation.sampling_defaults
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[TokenSpan]:
         """Return the tokens of `text`, with their places in its UTF-8 form."""

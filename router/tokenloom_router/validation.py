@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -40,7 +42,10 @@ from tokenloom_router.parameters import (
     validate_text,
 )
 from tokenloom_router.request import GenerateRequest, ValidRequest
+from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_router.tokenizer import Tokenizer, TokenSpan
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -55,8 +60,10 @@ class Validation:
         constraints: Trials | None,
         limits: Limits,
         config: RouterConfig,
+        sampling_defaults: SamplingDefaults,
     ) -> None:
         """`constraints` is None if constraints are refused."""
+        self.sampling_defaults = sampling_defaults
         self.limits = limits
         self.tokenizer = tokenizer
         self.chat_template = chat_template
@@ -70,6 +77,7 @@ class Validation:
     async def load(cls, config: RouterConfig, model: ModelInfo) -> Validation:
         """Read the model's tokenizer. Raise EngineStartError if model and limits do not agree."""
         limits = Limits.resolve(config, model)
+        defaults = _sampling_defaults(config, model)
 
         def read() -> tuple[Tokenizer, ChatTemplate, Trials | None]:
             tokenizer = Tokenizer(model.tokenizer_file)
@@ -90,7 +98,7 @@ class Validation:
             raise EngineStartError(
                 f"cannot read the tokenizer {model.tokenizer_file}: {error}"
             ) from error
-        return cls(tokenizer, chat_template, constraints, limits, config)
+        return cls(tokenizer, chat_template, constraints, limits, config, defaults)
 
     def best_of(self, request: GenerateRequest) -> int:
         """Return how many sequences the request needs. Raise ValidationError if too many."""
@@ -120,6 +128,7 @@ class Validation:
             stopping=StoppingParams(
                 max_new_tokens=max_new_tokens,
                 stop=request.stop,
+                stop_scope=request.stop_scope,
                 stop_token_ids=request.stop_token_ids,
                 ignore_eos=request.ignore_eos,
                 min_new_tokens=request.min_new_tokens,
@@ -210,6 +219,26 @@ class Validation:
             raise OverloadedError from None
         except TrialsEndedError:
             raise UnavailableError("Grammars cannot be validated at the moment") from None
+
+
+def _sampling_defaults(config: RouterConfig, model: ModelInfo) -> SamplingDefaults:
+    """What the model has to say, which is told once."""
+    if not config.generation_config:
+        return SamplingDefaults()
+    try:
+        defaults = SamplingDefaults.read(Path(model.model_path))
+    except (OSError, ValueError) as error:
+        raise EngineStartError(
+            f"the model's generation_config.json is wrong: {error}; --generation-config none "
+            "serves the model without it"
+        ) from error
+    if told := str(defaults):
+        logger.info(
+            "OpenAI's routes sample with the defaults of the model's generation_config.json, "
+            "unless a request says otherwise (--generation-config none: never): %s",
+            told,
+        )
+    return defaults
 
 
 def _trials(tokenizer: Tokenizer, model: ModelInfo, config: RouterConfig) -> Trials:

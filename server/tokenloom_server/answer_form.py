@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.spec import JSON_KINDS, ConstraintSpec
+from tokenloom_engine.messages import StopScope
 from tokenloom_router.chat_template import ChatPrompt
 from tokenloom_router.errors import ValidationError
 from tokenloom_server.answer_parser import AnswerParser
@@ -86,6 +87,24 @@ class AnswerForm:
             value,
             whitespace_pattern=text.whitespace_pattern if text is not None else None,
             lenient=text is not None and text.lenient,
+        )
+
+    def stop_scope(
+        self, choice: ToolChoice, text: ConstraintSpec | None, *, is_open: bool
+    ) -> StopScope:
+        """Stop strings count in the answer's text: neither in reasoning nor in calls."""
+        tags, calls = self.reasoning, tuple[str, ...]()
+        if choice.mode == "required":
+            calls = ("",)
+        elif choice.callable:
+            calls = (self.format.opener,)
+            if not self.format.opener:
+                calls = tuple(self.format.begin(tool.name) for tool in choice.callable)
+        return StopScope(
+            aside=(tags.start, tags.end) if tags is not None else None,
+            is_aside_open=is_open,
+            until=calls,
+            in_json=text is not None and text.kind in JSON_KINDS,
         )
 
     def parser(self, choice: ToolChoice, *, is_open: bool) -> AnswerParser:

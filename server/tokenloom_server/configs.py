@@ -49,6 +49,7 @@ def router_config(settings: Settings) -> RouterConfig:
         max_total_tokens=settings.max_total_tokens,
         validation_workers=settings.validation_workers,
         tokenizer_config_path=settings.tokenizer_config_path,
+        generation_config=settings.generation_config == "auto",
         parses_control_tokens=settings.chat_special_tokens == "parse",
         engine_stall_timeout=settings.engine_stall_timeout,
         disable_grammar_support=settings.disable_grammar_support,

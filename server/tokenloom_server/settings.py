@@ -100,6 +100,12 @@ class Settings(BaseSettings):
         "what a model's reasoning stands between: none, think (<think> and </think>), or two tags, "
         "START,END",
     )
+    generation_config: Literal["auto", "none"] = flag(
+        "auto",
+        MODEL,
+        "what OpenAI's routes sample with where a request does not say: auto (as the model's "
+        "generation_config.json has it) or none (OpenAI's defaults)",
+    )
     tokenizer_config_path: File = flag(
         None, MODEL, "a tokenizer_config.json to take the chat template from, not the model's"
     )

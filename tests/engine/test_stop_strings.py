@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from tokenloom_engine.stop_strings import StopStrings
+from tokenloom_engine.messages import StopScope
+from tokenloom_engine.stop_strings import EVERYWHERE, StopStrings
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,8 @@ def test_agrees_with_a_search_of_the_whole_text() -> None:
         assert _run(stop, pieces) == (text[: min(ends)] if ends else None)
 
 
-def _run(stop: tuple[str, ...], pieces: list[str]) -> str | None:
-    strings, text = StopStrings(stop), ""
+def _run(stop: tuple[str, ...], pieces: list[str], scope: StopScope = EVERYWHERE) -> str | None:
+    strings, text = StopStrings(stop, scope), ""
     for piece in pieces:
         stays = strings.cut(piece)
         if stays is not None:
@@ -73,11 +74,42 @@ def test_what_may_not_stop_is_passed_over() -> None:
 def test_in_json_what_ends_inside_a_string_does_not_count(
     pieces: list[str], stop: tuple[str, ...], kept: str | None
 ) -> None:
-    strings, text = StopStrings(stop, in_json=True), ""
-    for piece in pieces:
-        stays = strings.cut(piece)
-        if stays is not None:
-            assert text + piece[:stays] == kept
-            return
-        text += piece
-    assert kept is None
+    assert _run(stop, pieces, StopScope(in_json=True)) == kept
+
+
+TAGS = ("<think>", "</think>")
+
+
+@pytest.mark.parametrize(
+    ("scope", "text", "kept"),
+    [
+        (
+            StopScope(aside=TAGS),
+            "<think>\nI .\n</think>\n\nYes. No",
+            "<think>\nI .\n</think>\n\nYes.",
+        ),
+        (StopScope(aside=TAGS), "\n<think>.</think>a.", "\n<think>.</think>a."),
+        (StopScope(aside=TAGS), "\n\nYes. No", "\n\nYes."),
+        (StopScope(aside=TAGS), "a.<think>", "a."),
+        (StopScope(aside=TAGS), "a<think>.</think>", "a<think>."),
+        (StopScope(aside=TAGS), "<think></think><think>.", "<think></think><think>."),
+        (StopScope(aside=TAGS, is_aside_open=True), "I.</think>a\n", "I.</think>a\n"),
+        (StopScope(aside=TAGS), "<table>.", "<table>."),
+        (StopScope(aside=TAGS, until=("<t(",)), "<t(.\n.", None),
+        (StopScope(aside=TAGS, until=("<call>",)), "<think>.<call></think> Hm<call>.", None),
+        (StopScope(until=("<call>",)), "Hm. <call>", "Hm."),
+        (StopScope(until=("A(", "B(")), "Hm B(.\n) and.", None),
+        (StopScope(until=("",)), "Hm. ", None),
+        (
+            StopScope(aside=TAGS, in_json=True),
+            '<think>"</think>\n{"a":"."}.',
+            '<think>"</think>\n{"a":"."}.',
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_stop_string_counts_where_its_scope_says(
+    scope: StopScope, text: str, kept: str | None, size: int
+) -> None:
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    assert _run((".", "\n"), pieces, scope) == kept

@@ -121,6 +121,24 @@ def test_reasoning_that_the_template_began_is_reasoning(server: Server, body: Js
     assert cut["message"]["reasoning_content"] and cut["message"]["content"] == ""
 
 
+@pytest.mark.parametrize("begins", [False, True], ids=["by the model", "by the template"])
+def test_stop_strings_do_not_count_in_reasoning(server: Server, begins: bool) -> None:
+    """Nor in the strings of an answer in JSON, nor in the white space before it."""
+    given: Json = {"chat_template_kwargs": {"begins": begins}}
+    whole = think(server, **given)["choices"][0]["message"]
+    body = {**given, "stop": ["\n", "plus", "4", ":"]}
+    (choice,) = think(server, **body)["choices"]
+    assert choice["stop_reason"] == ":" and choice["finish_reason"] == "stop"
+    assert choice["message"]["reasoning_content"] == whole["reasoning_content"]
+    assert choice["message"]["content"] == whole["content"].partition(":")[0]
+    streamed = stream(server, CHAT, messages=SHOTS, temperature=0, max_tokens=60, **body)
+    assert reasoning_of(streamed) == whole["reasoning_content"]
+    assert streamed.text() == choice["message"]["content"]
+    body = {**given, "stop": ["answer", "I add"], "response_format": FORM}
+    message = think(server, **body)["choices"][0]["message"]
+    jsonschema.validate(json.loads(message["content"]), ANSWER)
+
+
 def test_responses_have_an_item_of_reasoning(server: Server) -> None:
     items = [{"type": "message", **message} for message in SHOTS]
     schema = {"type": "json_schema", "name": "a", "schema": ANSWER}

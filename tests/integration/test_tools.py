@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.integration.openai_api import CHAT, Streamed, ask, chat, fault, stream_chat
+from tests.integration.openai_api import CHAT, Streamed, ask, chat, fault, stream, stream_chat
 from tests.integration.serving import Json, Server
 
 WEATHER: Json = {
@@ -158,6 +158,26 @@ def test_a_cut_call_ends_with_length_streamed_or_not(server: Server, choice: Any
             assert whole["finish_reason"] == "length"
         endings.add(whole["finish_reason"])
     assert endings == {"length", "tool_calls"}
+
+
+def test_stop_strings_count_in_the_text_and_not_in_calls(server: Server) -> None:
+    """Neither in what the model chose to call, nor in a call that was due."""
+    body: Json = {"tools": TOOLS, "temperature": 0, "max_tokens": 60}
+    without = ask(server, CHAT, messages=SHOTS, **body)["choices"][0]
+    for more in ({}, {"tool_choice": "required"}):
+        for stop in (["Paris", ","], ['"days"', "}", "\n"]):
+            given = {**body, **more, "stop": stop}
+            (choice,) = ask(server, CHAT, messages=SHOTS, **given)["choices"]
+            functions = [call["function"] for call in choice["message"]["tool_calls"]]
+            first = without["message"]["tool_calls"][0]["function"]
+            assert functions[0] == first and choice["finish_reason"] == "tool_calls"
+            streamed = stream(server, CHAT, messages=SHOTS, **given)
+            assert [call["function"] for call in streamed_calls(streamed)] == functions
+    (free,) = chat(server, "Say hello.", tools=TOOLS, max_tokens=24)["choices"]
+    stop = free["message"]["content"][8:12]
+    (choice,) = chat(server, "Say hello.", tools=TOOLS, max_tokens=24, stop=stop)["choices"]
+    assert choice["finish_reason"] == "stop" and choice["stop_reason"] == stop
+    assert choice["message"]["content"] == free["message"]["content"].partition(stop)[0]
 
 
 def test_several_calls_and_several_choices_stream_apart(server: Server) -> None:

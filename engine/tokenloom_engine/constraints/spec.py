@@ -9,6 +9,8 @@ import msgspec
 ConstraintKind = Literal[
     "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag", "text"
 ]
+JSON_KINDS = frozenset[ConstraintKind]({"json_schema", "json_object"})
+"""Those whose whole output is JSON."""
 
 
 class ConstraintSpec(msgspec.Struct, frozen=True, omit_defaults=True):

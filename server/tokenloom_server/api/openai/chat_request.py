@@ -11,6 +11,7 @@ from tokenloom_engine.messages import LogprobParams
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
+from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.openai.chat_message import ChatMessage
 from tokenloom_server.api.openai.errors import Words
 from tokenloom_server.api.openai.sampling import MAX_TOP_LOGPROBS, SamplingFields
@@ -107,7 +108,7 @@ class ChatBody(SamplingFields):
         has_tag = named is not None and named[1].kind == "structural_tag"
         return Words(names, named[0] if named else calls.field or "response_format", calls, has_tag)
 
-    def to_request(self, template: ChatTemplate) -> GenerateRequest:
+    def to_request(self, template: ChatTemplate, defaults: SamplingDefaults) -> GenerateRequest:
         """In the router's words. Raises ValidationError."""
         if self.top_logprobs and not self.logprobs:
             raise ValidationError("`top_logprobs` needs `logprobs` to be true")
@@ -119,7 +120,7 @@ class ChatBody(SamplingFields):
             processed=self.logprobs_mode == "processed",
         )
         request = self.sampled_request(
-            max_tokens=self._max_tokens(), logprobs=logprobs, n=self.num_choices
+            defaults, max_tokens=self._max_tokens(), logprobs=logprobs, n=self.num_choices
         )
         return replace(request, chat=self.to_prompt(template))
 

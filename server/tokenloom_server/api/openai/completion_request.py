@@ -10,6 +10,7 @@ from pydantic import Field
 from tokenloom_engine.messages import LogprobParams
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
+from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.openai.errors import Words
 from tokenloom_server.api.openai.sampling import MAX_N, MAX_TOP_LOGPROBS, SamplingFields
 
@@ -97,7 +98,7 @@ class CompletionBody(SamplingFields):
         _check_ids("`prompt`", prompt)
         raise AssertionError("one of its elements is no token id")
 
-    def to_requests(self) -> list[GenerateRequest]:
+    def to_requests(self, defaults: SamplingDefaults) -> list[GenerateRequest]:
         """One for each prompt. Raises ValidationError."""
         self._refuse_combinations()
         generates = self.max_tokens != 0
@@ -109,7 +110,9 @@ class CompletionBody(SamplingFields):
         )
         # Nothing to generate: one token is, and is not shown.
         most = DEFAULT_MAX_TOKENS if self.max_tokens is None else max(1, self.max_tokens)
-        request = self.sampled_request(max_tokens=most, logprobs=logprobs, n=self.num_sequences)
+        request = self.sampled_request(
+            defaults, max_tokens=most, logprobs=logprobs, n=self.num_sequences
+        )
         if not generates:
             request = replace(request, constraint=None, min_new_tokens=0)
         special = self.add_special_tokens is not False

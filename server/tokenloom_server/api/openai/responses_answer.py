@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -28,9 +28,6 @@ from tokenloom_server.api.openai.responses_request import EchoBody, ResponsesBod
 from tokenloom_server.api.openai.token_logprobs import TokenLogprobBody, TokenSpelling
 from tokenloom_server.tools.call_parser import CallArguments, CallStart, Content
 
-DEFAULT_TEMPERATURE = 1.0
-DEFAULT_TOP_P = 1.0
-
 
 class InputTokensDetails(TypedDict):
     """`cached_tokens` is how many prompt tokens were not computed anew."""
@@ -39,9 +36,10 @@ class InputTokensDetails(TypedDict):
 
 
 class OutputTokensDetails(TypedDict):
-    """`reasoning_tokens` is how many stand before the answer."""
+    """How many stand before the answer, and how many the grammar left no choice about."""
 
     reasoning_tokens: int
+    forced_tokens: NotRequired[int]
 
 
 class ResponseUsageBody(TypedDict):
@@ -80,7 +78,7 @@ class ResponsesAnswer(Answer):
         streams: Sequence[Stream],
     ) -> None:
         super().__init__(envelope, streams, num_sequences=1, options=body.sampling())
-        self._body = body
+        self._echo = body.echo(router.sampling_defaults)
         self._plan = plan
         self._parser = plan.parser()
         self._spelling = TokenSpelling(router.tokenizer) if body.wants_logprobs else None
@@ -191,7 +189,7 @@ class ResponsesAnswer(Answer):
     def _response(self, status: str) -> ResponseBody:
         envelope = self._envelope
         return {
-            **self._body.echo(),
+            **self._echo,
             "id": f"resp_{envelope.number}",
             "object": "response",
             "created_at": envelope.created,
@@ -205,14 +203,16 @@ class ResponsesAnswer(Answer):
 
     def _usage(self) -> ResponseUsageBody:
         usage = self.usage.body()
+        details = usage["completion_tokens_details"]
+        output_details: OutputTokensDetails = {"reasoning_tokens": details["reasoning_tokens"]}
+        if "forced_tokens" in details:
+            output_details["forced_tokens"] = details["forced_tokens"]
         return {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {
                 "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]
             },
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {
-                "reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
-            },
+            "output_tokens_details": output_details,
             "total_tokens": usage["total_tokens"],
         }

@@ -13,6 +13,7 @@ from tokenloom_engine.messages import LogprobParams
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
+from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.grammar import STRICT
 from tokenloom_server.api.openai.chat_message import ChatMessage
 from tokenloom_server.api.openai.errors import Words
@@ -23,7 +24,13 @@ from tokenloom_server.api.openai.responses_fields import (
     TextBody,
 )
 from tokenloom_server.api.openai.responses_input import ChatOfItems, Input
-from tokenloom_server.api.openai.sampling import MAX_TOP_LOGPROBS, Float, SamplingFields, Share
+from tokenloom_server.api.openai.sampling import (
+    MAX_TOP_LOGPROBS,
+    Float,
+    SamplingFields,
+    Share,
+    first,
+)
 from tokenloom_server.api.openai.structured_outputs import TextFormat
 from tokenloom_server.api.openai.tools import (
     MAX_TOOLS,
@@ -121,15 +128,17 @@ class ResponsesBody(BaseModel):
         """What the text must look like."""
         return self.text or TextBody()
 
-    def echo(self) -> EchoBody:
-        """What a response says of it."""
+    def echo(self, defaults: SamplingDefaults) -> EchoBody:
+        """What a response says of it, and of what it left to defaults."""
+        temperature = first(self.temperature, defaults.temperature)
+        top_p = first(self.top_p, defaults.top_p)
         choice = self.tool_choice or "auto"
         effort = self.reasoning.effort if self.reasoning is not None else None
         return {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
-            "temperature": DEFAULT_TEMPERATURE if self.temperature is None else self.temperature,
-            "top_p": DEFAULT_TOP_P if self.top_p is None else self.top_p,
+            "temperature": DEFAULT_TEMPERATURE if temperature is None else temperature,
+            "top_p": DEFAULT_TOP_P if top_p is None else top_p,
             "top_logprobs": self.top_logprobs,
             "tools": [tool.model_dump() for tool in self.tools or ()],
             "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
@@ -163,12 +172,12 @@ class ResponsesBody(BaseModel):
             return tool_choice(tools, named, self.parallel_tool_calls)
         return tool_choice(tools, choice, self.parallel_tool_calls)
 
-    def to_request(self, template: ChatTemplate) -> GenerateRequest:
+    def to_request(self, template: ChatTemplate, defaults: SamplingDefaults) -> GenerateRequest:
         """In the router's words. Raises ValidationError."""
         self._refuse()
         logprobs = LogprobParams(tokens=self.wants_logprobs, top_n_tokens=self.top_logprobs or 0)
         request = self.sampling().sampled_request(
-            max_tokens=self.max_output_tokens, logprobs=logprobs, n=1
+            defaults, max_tokens=self.max_output_tokens, logprobs=logprobs, n=1
         )
         return replace(request, chat=self._chat(template))
 
@@ -205,7 +214,7 @@ class ResponsesBody(BaseModel):
                 "`previous_response_id` is not supported: the server keeps nothing; send the items "
                 "of earlier turns as `input`"
             )
-        for name, value in self.echo().items():
+        for name, value in self.echo(SamplingDefaults()).items():
             try:
                 msgspec.json.encode(value)
             except UnicodeEncodeError:

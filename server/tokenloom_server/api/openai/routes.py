@@ -32,7 +32,6 @@ from tokenloom_server.api.openai.responses_stream import StreamedResponse
 from tokenloom_server.api.openai.route import OpenAIRoute
 from tokenloom_server.reasoning import ReasoningTags
 from tokenloom_server.settings import Settings
-from tokenloom_server.tools.tool import ToolChoice
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": OpenAIErrorBody, "description": "The request breaks a rule"},
@@ -58,7 +57,7 @@ class OpenAIResponses:
         """Generate the texts that follow prompts. Raises ValidationError."""
         router = self._router
         envelope = Envelope("cmpl", self.model.check(body.model), body.request_id)
-        requests = body.to_requests()
+        requests = body.to_requests(router.sampling_defaults)
         self._check_number(len(requests), body.num_sequences)
         order = Order(
             router=router,
@@ -74,7 +73,7 @@ class OpenAIResponses:
         """Generate the answer to a chat. Raises ValidationError."""
         router = self._router
         envelope = Envelope("chatcmpl", self.model.check(body.model), body.request_id)
-        plan, request = await self._planned(body.to_request(router.chat_template), body.calls())
+        plan, request = await self._planned(body)
         self._check_number(1, request.n)
         order = Order(
             router=router,
@@ -90,7 +89,7 @@ class OpenAIResponses:
         """Generate a response. Raises ValidationError."""
         router = self._router
         envelope = Envelope("resp", self.model.check(body.model))
-        plan, request = await self._planned(body.to_request(router.chat_template), body.calls())
+        plan, request = await self._planned(body)
         order = Order(
             router=router,
             requests=[request],
@@ -103,7 +102,7 @@ class OpenAIResponses:
     async def chat_request(self, body: ChatBody) -> GenerateRequest:
         """A chat as the router takes it, for other routes. Raises ValidationError."""
         self.model.check(body.model)
-        _, request = await self._planned(body.to_request(self._router.chat_template), body.calls())
+        _, request = await self._planned(body)
         return request
 
     @cached_property
@@ -112,16 +111,18 @@ class OpenAIResponses:
         tags = ReasoningTags.parse(self._settings.reasoning_parser)
         return AnswerForm(template, self._settings.tool_call_parser, tags)
 
-    async def _planned(
-        self, request: GenerateRequest, choice: ToolChoice
-    ) -> tuple[AnswerPlan, GenerateRequest]:
+    async def _planned(self, body: ChatBody | ResponsesBody) -> tuple[AnswerPlan, GenerateRequest]:
         """A chat's request with what tools and reasoning make of it. Raises ValidationError."""
-        form = self._form
+        form, router = self._form, self._router
+        request = body.to_request(router.chat_template, router.sampling_defaults)
+        choice = body.calls()
         assert request.chat is not None
         chat = form.prompt(request.chat, choice)
         plan = AnswerPlan(form, choice, is_open=await self._is_open(chat))
-        constraint = form.constraint(choice, request.constraint, is_open=plan.is_open)
-        return plan, replace(request, chat=chat, constraint=constraint)
+        text = request.constraint
+        constraint = form.constraint(choice, text, is_open=plan.is_open)
+        scope = form.stop_scope(choice, text, is_open=plan.is_open)
+        return plan, replace(request, chat=chat, constraint=constraint, stop_scope=scope)
 
     async def _is_open(self, chat: ChatPrompt) -> bool:
         """Whether the prompt ends inside of reasoning: the model's template may begin it."""

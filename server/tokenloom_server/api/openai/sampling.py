@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from tokenloom_engine.messages import LogitsProcessorSpec, LogprobParams
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
+from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.generate_request import LogitsProcessorBody
 from tokenloom_server.api.grammar import STRICT
 from tokenloom_server.api.openai.structured_outputs import StructureFields
 
+T = TypeVar("T")
 Float = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[Float, Field(ge=-2, le=2)]
 Share = Annotated[Float, Field(ge=0, le=1)]
@@ -163,21 +165,28 @@ class SamplingFields(StructureFields):
         return self.wants_usage and options is not None and bool(options.continuous_usage_stats)
 
     def sampled_request(
-        self, *, max_tokens: int | None, logprobs: LogprobParams, n: int
+        self,
+        defaults: SamplingDefaults,
+        *,
+        max_tokens: int | None,
+        logprobs: LogprobParams,
+        n: int,
     ) -> GenerateRequest:
         """All but the prompt, in the router's words. Raises ValidationError."""
         self._refuse()
         named = self.constraint()
-        is_greedy = self.temperature is not None and self.temperature < COLDEST
-        top_k = 1 if self.top_p == 0 else self.top_k
+        temperature = first(self.temperature, defaults.temperature)
+        top_p = first(self.top_p, defaults.top_p)
+        top_k = 1 if top_p == 0 else first(self.top_k, defaults.top_k)
+        is_greedy = temperature is not None and temperature < COLDEST
         return GenerateRequest(
             n=n,
             do_sample=not is_greedy,
-            temperature=None if is_greedy else self.temperature,
-            top_p=None if is_greedy or self.top_p == 0 else self.top_p,
+            temperature=None if is_greedy else temperature,
+            top_p=None if is_greedy or top_p == 0 else top_p,
             top_k=None if is_greedy or top_k is None or top_k < 1 else top_k,
-            min_p=None if is_greedy else self.min_p,
-            repetition_penalty=self.repetition_penalty,
+            min_p=None if is_greedy else first(self.min_p, defaults.min_p),
+            repetition_penalty=first(self.repetition_penalty, defaults.repetition_penalty),
             frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty,
             max_new_tokens=max_tokens,
@@ -206,6 +215,11 @@ class SamplingFields(StructureFields):
             raise ValidationError("`stream_options` needs `stream` to be true")
         if self.stream_options is not None and self.stream_options.include_obfuscation:
             raise ValidationError("`stream_options`: `include_obfuscation` is not supported")
+
+
+def first(given: T | None, default: T | None) -> T | None:
+    """What the request says outranks what the model does."""
+    return default if given is None else given
 
 
 def _logit_bias(given: dict[str, float]) -> dict[int, float]:
