@@ -13,17 +13,25 @@ from tokenloom_engine.sequence import Sequence
 
 @dataclass(slots=True, frozen=True)
 class Row:
-    """One sequence's part in a step: it computes ids[start : start + count]."""
+    """One sequence's part in a step: `count` tokens from ids[start] on, and then its drafts."""
 
     sequence: Sequence
     start: int
     count: int
+    """Tokens computed, drafts included."""
     is_prefill: bool
+    drafts: tuple[int, ...] = ()
+    """Guesses of what follows the sequence's last token: logits after each of them are wanted."""
 
     @property
     def end(self) -> int:
         """One past the last position computed; so many keys does the last query see."""
         return self.start + self.count
+
+    @property
+    def known_end(self) -> int:
+        """One past the last position whose token is known, and not a draft."""
+        return self.end - len(self.drafts)
 
     @property
     def first_logit(self) -> int:
@@ -37,8 +45,8 @@ class Row:
 
     @property
     def draws(self) -> bool:
-        """Whether the last logits are for a token that is not known yet."""
-        return self.end == len(self.sequence.ids)
+        """Whether the last logits are for tokens that are not known yet."""
+        return self.known_end == len(self.sequence.ids)
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,7 +83,8 @@ class Batch:
         positions, slots, logits = [], [], []
         for row in rows:
             offset = len(ids)
-            ids += row.sequence.ids[row.start : row.end]
+            ids += row.sequence.ids[row.start : row.known_end]
+            ids += row.drafts
             position = np.arange(row.start, row.end)
             table = np.asarray(row.sequence.block_table, dtype=np.int64)
             positions.append(position)

@@ -36,6 +36,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int | None = None
     max_waiting_tokens: int = 20
     waiting_served_ratio: float = 0.0
+    speculate: int = 0
+    """Draft tokens a step that a sequence may have verified at most; 0 is off."""
     block_size: int = 32
     prefix_caching: bool = True
     watermark_gamma: float = 0.5

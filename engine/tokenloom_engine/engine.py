@@ -14,6 +14,7 @@ from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
 from tokenloom_engine.constraints.masks import wait_for
+from tokenloom_engine.drafts import Drafter
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.logits_processors import LogitsProcessors, ProcessorContext, ProcessorError
 from tokenloom_engine.memory import limit_cuda_memory
@@ -25,7 +26,9 @@ from tokenloom_engine.messages import (
     Submit,
 )
 from tokenloom_engine.model_runner import ModelRunner
-from tokenloom_engine.sampler import Draws, RowChoices, Sampler
+from tokenloom_engine.place import Draws, RowChoices
+from tokenloom_engine.prospect import prospects
+from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.watermark import Watermark
@@ -93,6 +96,8 @@ class Engine:
             sequence.fail(f"{most} tokens do not fit the KV cache")
         else:
             self._take_processors(sequence)
+            if self._config.speculate and not sequence.processors:
+                sequence.drafter = Drafter(sequence.ids, self._config.speculate)
         if sequence.is_finished:
             self._deliver(sequence)
         elif submit.constraint is None:
@@ -176,7 +181,8 @@ class Engine:
     def _run(self, rows: list[Row]) -> list[RowChoices]:
         """The forward, with bitmasks filled meanwhile, and the sampling."""
         drawing = [i for i, row in enumerate(rows) if row.draws]
-        self._start_filling([rows[i].sequence for i in drawing])
+        self._start_filling([rows[i].sequence for i in drawing if not rows[i].drafts])
+        self._start_looking_ahead([rows[i] for i in drawing if rows[i].drafts])
         model = self._runner.model
         batch = Batch.pack(
             rows, self._config.block_size, model.device, twin=not model.is_batch_invariant
@@ -194,7 +200,7 @@ class Engine:
             sequence = rows[i].sequence
             sequence.is_late = not sequence.has_mask
             if not sequence.is_late:
-                draws[i] = sequence.allowed_tokens()
+                draws[i] = prospects(sequence, rows[i].drafts)
         return self._sampler.sample(logits, rows, draws)
 
     def _start_filling(self, sequences: list[Sequence]) -> None:
@@ -208,6 +214,14 @@ class Engine:
             for sequence, mask in zip(asking, self._constraints.start_filling(rows), strict=True):
                 sequence.mask = mask
 
+    def _start_looking_ahead(self, rows: list[Row]) -> None:
+        """Begin to find out what the constraints of these rows say after each of their drafts."""
+        for row in rows:
+            s = row.sequence
+            if s.compiled is not None and s.constraint is not None:
+                path = s.path(row.drafts)
+                s.mask = self._constraints.look_ahead(s.compiled, s.constraint, s.mask, path)
+
     def _wait_for_masks(self, sequences: list[Sequence], seconds: float = PATIENCE_SECONDS) -> None:
         """For so long, but not for masks whose grammar's last one was slow."""
         wait_for([s.mask for s in sequences if s.mask is not None and not s.is_slow], seconds)
@@ -215,15 +229,21 @@ class Engine:
     def _advance(self, rows: list[Row], choices: list[RowChoices]) -> None:
         for row, choice in zip(rows, choices, strict=True):
             sequence = row.sequence
-            # Who is late computes its last token again, for another chance to draw.
-            self._scheduler.commit(sequence, row.end - sequence.is_late)
             for scored in choice.scored:
                 if not sequence.is_finished:
                     sequence.score(scored)
+            num_known = len(sequence.ids)
+            drawn = [*choice.accepted, choice.drawn] if choice.drawn is not None else []
+            for token in drawn:
+                if not sequence.is_finished:
+                    sequence.accept(token)
             if choice.error is not None and not sequence.is_finished:
                 sequence.fail(choice.error)
-            if choice.drawn is not None and not sequence.is_finished:
-                sequence.accept(choice.drawn)
+            # Who is late computes its last token again, for another chance to draw.
+            num_right = max(0, len(sequence.ids) - num_known - 1)
+            self._scheduler.commit(sequence, row.known_end - sequence.is_late + num_right)
+            self._stats.drafted_tokens += len(row.drafts)
+            self._stats.accepted_tokens += num_right
             self._deliver(sequence)
         # While the outputs are sent, and the next step is made up.
         self._start_filling([row.sequence for row in rows if not row.sequence.is_finished])

@@ -194,6 +194,10 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     prefix_hit_tokens: int = 0
     preemptions: int = 0
     forced_tokens: int = 0
+    drafted_tokens: int = 0
+    """Guesses that the step's forward verified."""
+    accepted_tokens: int = 0
+    """Those of them that were right, and became tokens."""
     merges: int = 0
     """Sequences that joined a batch which was already running."""
     failed: bool = False

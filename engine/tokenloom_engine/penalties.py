@@ -5,43 +5,43 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tokenloom_engine.sequence import Sequence
+from tokenloom_engine.prospect import Prospect
 
 
-def apply_penalties(scores: torch.Tensor, sequences: list[Sequence]) -> None:
+def apply_penalties(scores: torch.Tensor, prospects: list[Prospect]) -> None:
     """Lower, in place, the scores [rows, V] of tokens that row i's sequence has seen.
 
     The repetition penalty (Keskar et al.: CTRL, 2019) counts prompt and output, the frequency and
     presence penalties, as OpenAI defines them, the output alone.
     """
-    for row, sequence in enumerate(sequences):
-        sampling = sequence.submit.sampling
+    for row, prospect in enumerate(prospects):
+        sampling = prospect.submit.sampling
         if sampling.repetition_penalty != 1.0:
-            ids = _to_tensor(np.unique(np.asarray(sequence.ids)), scores.device)
+            ids = _to_tensor(np.unique(np.asarray(prospect.ids)), scores.device)
             seen = scores[row, ids]
             penalty = sampling.repetition_penalty
             scores[row, ids] = torch.where(seen < 0, seen * penalty, seen / penalty)
         frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
-        if (frequency or presence) and sequence.num_generated:
-            output = np.asarray(sequence.ids[sequence.prompt_len :])
+        if (frequency or presence) and prospect.num_generated:
+            output = np.asarray(prospect.ids[prospect.sequence.prompt_len :])
             unique, counts = np.unique(output, return_counts=True)
             ids = _to_tensor(unique, scores.device)
             scores[row, ids] -= _to_tensor(counts, scores.device) * frequency + presence
 
 
-def apply_logit_bias(scores: torch.Tensor, sequences: list[Sequence]) -> None:
+def apply_logit_bias(scores: torch.Tensor, prospects: list[Prospect]) -> None:
     """Add, in place, to the scores [rows, V] what row i's sequence asks for."""
-    for row, sequence in enumerate(sequences):
-        if bias := sequence.submit.sampling.logit_bias:
+    for row, prospect in enumerate(prospects):
+        if bias := prospect.submit.sampling.logit_bias:
             ids = torch.tensor(list(bias), device=scores.device)
             scores[row, ids] += torch.tensor(list(bias.values()), device=scores.device)
 
 
-def suppress_eos(scores: torch.Tensor, sequences: list[Sequence]) -> None:
+def suppress_eos(scores: torch.Tensor, prospects: list[Prospect]) -> None:
     """-inf, in place, for the tokens that would end row i's sequence before its minimum length."""
-    for row, sequence in enumerate(sequences):
-        if sequence.num_generated < sequence.submit.stopping.min_new_tokens:
-            scores[row, list(sequence.end_token_ids)] = -torch.inf
+    for row, prospect in enumerate(prospects):
+        if prospect.is_early:
+            scores[row, list(prospect.sequence.end_token_ids)] = -torch.inf
 
 
 def _to_tensor(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.block_manager import BlockHash, BlockManager
@@ -89,7 +89,21 @@ class Scheduler:
             count = sequence.num_to_compute
             if self._reserve(sequence, count):
                 rows.append(Row(sequence, sequence.num_computed, count, is_prefill=False))
-        return rows
+        return [self._with_drafts(row, len(rows)) for row in rows]
+
+    def _with_drafts(self, row: Row, num_rows: int) -> Row:
+        """The row with guesses of what follows, as far as there are free blocks for them."""
+        sequence = row.sequence
+        drafts = sequence.draft(num_rows)
+        if not drafts:
+            return row
+        needed = self.blocks.num_blocks_for(row.end + len(drafts))
+        missing = needed - len(sequence.block_table)
+        if missing > 0:
+            sequence.block_table += self.blocks.allocate(missing) or []
+        room = len(sequence.block_table) * self.blocks.block_size - row.end
+        drafts = drafts[:room]
+        return replace(row, count=row.count + len(drafts), drafts=drafts)
 
     def _add_prefill_rows(self, rows: list[Row], budget: int) -> int:
         for sequence in self.running:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom_engine.block_manager import BlockHash
+from tokenloom_engine.choice import Choice
 from tokenloom_engine.constraints.base import Captures, Constraint
 from tokenloom_engine.constraints.factory import Lease
 from tokenloom_engine.constraints.masks import CompiledConstraint, Mask, wait_for
+from tokenloom_engine.constraints.outlook import Outlook, Path
 from tokenloom_engine.constraints.spec import JSON_KINDS
 from tokenloom_engine.detokenizer import Detokenizer
+from tokenloom_engine.drafts import Drafter
 from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import (
     Finish,
@@ -36,28 +35,6 @@ CAPTURES_SECONDS = 0.002
 MAX_FORCED = 64
 """Most forced tokens that join a decoding sequence's forward: its neighbours wait for them. Those
 that stand at the beginning are computed with the prompt, in chunks as it is."""
-BITS = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
-"""The words of a bitmask with one bit set."""
-
-
-class Alternative(NamedTuple):
-    """One of the most probable tokens at a position."""
-
-    id: int
-    logprob: float
-    masked: bool
-
-
-@dataclass(slots=True)
-class Choice:
-    """A token with what the logits before it said of it."""
-
-    id: int
-    logprob: float | None = None
-    top: list[Alternative] | None = None
-    """The most probable tokens, best first."""
-    temperature: float | None = None
-    """That at which it is drawn, if the constraint says so."""
 
 
 class Sequence:
@@ -87,9 +64,9 @@ class Sequence:
         self.constraint: Constraint | None = None
         self.mask: Mask | None = None
         """What the constraint allows next; None before anyone asked for its present state."""
-        self.temperature: float | None = None
-        """What the constraint says of that of the next draw, from `allowed_tokens` on."""
         self.processors: list[LeasedProcessor] = []
+        self.drafter: Drafter | None = None
+        """Guesses what follows, if that is wanted and can be verified."""
         self.is_late = False
         """Whether it sits out a step because its mask was not ready."""
         self.ending: FinishReason | None = None
@@ -107,8 +84,6 @@ class Sequence:
         self._stop = StopStrings(submit.stopping.stop, scope)
         self._text: list[str] = []
         self._num_forced = 0
-        self._draws_forced = False
-        """Whether what is drawn next is forced, but was not known to be before the forward."""
         self._num_reported = 0
         self._prompt_tokens: list[Token] = []
         self._output = SequenceOutput(submit.id)
@@ -117,12 +92,6 @@ class Sequence:
     def end_token_ids(self) -> frozenset[int]:
         """The tokens that end the text: the vocabulary's EOS, and those of the request."""
         return self._vocabulary.eos_token_ids | self._stop_token_ids
-
-    @property
-    def can_suppress(self) -> bool:
-        """Whether something besides the constraint may rule tokens out."""
-        submit = self.submit
-        return bool(submit.logits_processors) or self.num_generated < submit.stopping.min_new_tokens
 
     @property
     def num_generated(self) -> int:
@@ -209,7 +178,7 @@ class Sequence:
         stopping = self.submit.stopping
         if not self._advance_constraint([choice.id]):
             return
-        self._report(choice, forced=self._draws_forced)
+        self._report(choice, forced=choice.is_forced)
         if self.is_finished:
             return
         is_eos = choice.id in self._vocabulary.eos_token_ids
@@ -239,24 +208,39 @@ class Sequence:
         if not self.is_finished and self.ending is None and self.constraint.is_terminated:
             self._finish("eos_token")
 
-    def allowed_tokens(self) -> NDArray[np.int32] | None:
-        """Which tokens may be drawn ([V / 32] words of bits); None is all. The mask must be ready.
+    def draft(self, num_rows: int) -> tuple[int, ...]:
+        """Tokens that may follow what it knows, where they can be verified and it may pay.
 
-        Ends the sequence if its constraint cannot say.
+        `num_rows`: sequences that decode in this step.
         """
-        self.temperature = None
-        self._draws_forced = False
+        if self.drafter is None or self.ending is not None or not self._can_look_ahead():
+            return ()
+        room = self.submit.stopping.max_new_tokens - self.num_generated - 1  # one is drawn anyway
+        drafts = self.drafter.draft(num_rows, room)
+        ends = self.end_token_ids
+        drafts = drafts[: next((i for i, id in enumerate(drafts) if id in ends), len(drafts))]
+        if drafts and self.constraint is not None:
+            try:
+                drafts = drafts[: self.constraint.validate_tokens(drafts)]
+            except Exception as error:  # whatever a library raises, it is this row's own
+                self.fail(f"the constraint failed: {type(error).__name__}")
+                return ()
+        return tuple(drafts)
+
+    def path(self, drafts: tuple[int, ...]) -> Path:
+        """Where the constraint comes from and is to look."""
+        return Path(self.ids[self.prompt_len :], drafts)
+
+    def outlooks(self, drafts: tuple[int, ...]) -> list[Outlook] | None:
+        """What may be drawn next, and then after each draft; None is anything, everywhere.
+
+        The mask must be ready. They may be fewer than the drafts: what follows is not drawn in
+        this step. Ends the sequence if its constraint cannot say.
+        """
         if self.mask is None or self.constraint is None:
             return None
-        forced = self._forced_tokens()
-        self._draws_forced = bool(forced) and self.submit.forced_tokens
-        if not forced:
-            self.temperature = self.constraint.temperature
-            return self.mask.allowed
-        # Wanted one at a time, or known too late for this forward: the tokens are the same.
-        allowed = np.zeros_like(self.mask.allowed)
-        allowed[forced[0] // 32] = BITS[forced[0] % 32]
-        return allowed
+        present = Outlook.of(self.constraint, self.mask.allowed, self._forced_tokens())
+        return [present, *self.mask.ahead[: len(drafts)]]
 
     def fail(self, message: str) -> None:
         """End with an error."""
@@ -278,6 +262,16 @@ class Sequence:
         if not self.is_finished:
             self._output = SequenceOutput(self.submit.id)
         return output
+
+    def _can_look_ahead(self) -> bool:
+        """Whether the constraint, if any, is idle and can tell of states after this one."""
+        if self.constraint is None or self.compiled is None:
+            return True
+        if self.mask is not None and (not self.mask.is_ready or self.mask.error is not None):
+            return False
+        if self.compiled.spec.kind == "text" or self.compiled.sets_temperature:
+            return False  # it leaves when its prefix is there; its thermometer cannot go back
+        return not self.compiled.is_slow and self.constraint.error is None
 
     def _append_forced(self, forced: list[int]) -> None:
         assert self.constraint is not None

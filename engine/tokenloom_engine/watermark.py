@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import torch
 
-from tokenloom_engine.sequence import Sequence
+from tokenloom_engine.prospect import Prospect
 
 HASH_KEY = 15485863
 KEPT_LISTS = 256
@@ -27,11 +27,11 @@ class Watermark:
         self._delta = delta
         self._is_green = lru_cache(maxsize=KEPT_LISTS)(self._choose)
 
-    def apply(self, scores: torch.Tensor, sequences: list[Sequence]) -> None:
+    def apply(self, scores: torch.Tensor, prospects: list[Prospect]) -> None:
         """Change, in place, the scores [rows, V]."""
-        for row, sequence in enumerate(sequences):
-            if sequence.submit.sampling.watermark:
-                green = self._is_green(sequence.ids[-1], scores.shape[1])
+        for row, prospect in enumerate(prospects):
+            if prospect.submit.sampling.watermark:
+                green = self._is_green(prospect.ids[-1], scores.shape[1])
                 scores[row] += green.to(scores.device) * self._delta
 
     def _choose(self, last_id: int, vocab_size: int) -> torch.Tensor:

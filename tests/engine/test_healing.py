@@ -10,12 +10,13 @@ from tokenizers import Tokenizer, decoders, models
 
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import Result, run, submission
+from tokenloom_engine.choice import Choice
 from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.messages import LogprobParams, SamplingParams, StoppingParams, Submit
-from tokenloom_engine.sequence import Choice, Sequence
+from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
 
 PANGRAM = "The quick brown fox jumps over the"  # ` lazy dog`

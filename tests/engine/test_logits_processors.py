@@ -32,7 +32,9 @@ from tokenloom_engine.logits_processors import (
     from_transformers,
 )
 from tokenloom_engine.messages import LogitsProcessorSpec, LogprobParams, Submit
-from tokenloom_engine.sampler import RowChoices, Sampler
+from tokenloom_engine.place import RowChoices
+from tokenloom_engine.prospect import Prospect
+from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
 from tokenloom_engine.watermark import Watermark
@@ -220,7 +222,10 @@ class Samples:
             bits[allowed] = 1
             bitmask = np.packbits(bits, bitorder="little").view(np.int32)
         last = len(sequences) - 1
-        draws = {row: bitmask if row == last else None for row in range(len(sequences))}
+        draws = {
+            row: [Prospect(sequence, allowed=bitmask if row == last else None)]
+            for row, sequence in enumerate(sequences)
+        }
         rows = [Row(s, len(s.ids) - 1, 1, is_prefill=False) for s in sequences]
         return Sampler(num_tokens, Watermark(0.5, 2.0)).sample(
             logits.expand(len(rows), V), rows, draws

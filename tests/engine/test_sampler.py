@@ -13,7 +13,9 @@ from tests.engine.running import submission
 from tokenloom_engine.batch import Row
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.messages import LogprobParams
-from tokenloom_engine.sampler import Draws, RowChoices, Sampler
+from tokenloom_engine.place import Draws, RowChoices
+from tokenloom_engine.prospect import Prospect
+from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
 from tokenloom_engine.watermark import Watermark
@@ -42,9 +44,9 @@ class Sample:
         num_tokens: int = 10**6,
     ) -> list[RowChoices]:
         rows = [Row(s, len(s.ids) - 1, 1, is_prefill=False) for s in sequences]
-        draws: Draws = dict.fromkeys(range(len(rows)))
+        draws: Draws = {i: [Prospect(sequence)] for i, sequence in enumerate(sequences)}
         for index, allowed in zip(masked or [], [] if bitmask is None else bitmask, strict=True):
-            draws[index] = allowed
+            draws[index] = [Prospect(sequences[index], allowed=allowed)]
         sampler = Sampler(num_tokens, Watermark(0.5, 2.0), self._kernels)
         return sampler.sample(logits, rows, draws)
 

@@ -8,9 +8,10 @@ import pytest
 
 from tests.engine.running import submission
 from tokenloom_engine.block_manager import BlockManager
+from tokenloom_engine.choice import Choice
 from tokenloom_engine.messages import LogprobParams
 from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
-from tokenloom_engine.sequence import Choice, Sequence
+from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
 
 SIZE = 4

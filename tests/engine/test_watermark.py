@@ -9,6 +9,7 @@ from transformers import WatermarkLogitsProcessor
 from tests.engine.running import submission
 from tokenloom_engine.batch import Row
 from tokenloom_engine.messages import LogprobParams
+from tokenloom_engine.prospect import Prospect
 from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
@@ -32,7 +33,7 @@ def test_the_green_list_is_that_of_transformers(
     prompts = [[5, 900], [5, 0], [7]]
     sequences = [_sequence(vocabulary, prompt, watermark=True) for prompt in prompts]
     scores = logits.clone()
-    Watermark(gamma, delta).apply(scores, sequences)
+    Watermark(gamma, delta).apply(scores, [Prospect(sequence) for sequence in sequences])
     theirs = WatermarkLogitsProcessor(V, "cpu", greenlist_ratio=gamma, bias=delta)
     for row, prompt in enumerate(prompts):
         expected = theirs(torch.LongTensor([prompt]), logits[row : row + 1])
@@ -46,7 +47,8 @@ def test_neighbours_and_log_probabilities_stay(vocabulary: Vocabulary) -> None:
     sampler = Sampler(V, Watermark(0.5, 2.0))
     own = logits.log_softmax(dim=1)
     moved = 0
-    for row, choice in enumerate(sampler.sample(logits, rows, dict.fromkeys(range(40)))):
+    draws = {i: [Prospect(sequence)] for i, sequence in enumerate(sequences)}
+    for row, choice in enumerate(sampler.sample(logits, rows, draws)):
         assert choice.drawn is not None
         best = int(logits[row].argmax())
         assert row % 2 == 0 or choice.drawn.id == best

@@ -92,7 +92,10 @@ class Constraint(Protocol):
         ...
 
     def reset(self) -> None:
-        """Go back to the start, keeping what was learned on the way (warm caches)."""
+        """Go back to the start, keeping what was learned on the way (warm caches).
+
+        What set `error` after the start is forgotten.
+        """
         ...
 
     def fork(self) -> Constraint:

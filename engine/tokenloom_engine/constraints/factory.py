@@ -32,6 +32,7 @@ from tokenloom_engine.constraints.masks import (
 )
 from tokenloom_engine.constraints.nesting import nesting
 from tokenloom_engine.constraints.notation import grammar_notation
+from tokenloom_engine.constraints.outlook import Path
 from tokenloom_engine.constraints.schema_fault import find_fault
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 
@@ -207,6 +208,15 @@ class ConstraintFactory:
     def start_filling(self, rows: Seq[tuple[CompiledConstraint, Constraint]]) -> list[Mask]:
         """Begin to fill a mask for each, all together, while the caller does something else."""
         return self._masks.start(rows)
+
+    def look_ahead(
+        self, compiled: CompiledConstraint, constraint: Constraint, mask: Mask | None, path: Path
+    ) -> Mask:
+        """Begin to find out what a constraint says along a path; `mask` is the present one.
+
+        The new mask is in the place of that, which must be ready, or None.
+        """
+        return self._masks.look_ahead(compiled, constraint, mask, path)
 
     def close(self) -> None:
         """Let the worker threads end."""

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom_engine.constraints.base import Bitmask, Constraint, ConstraintBackend
+from tokenloom_engine.constraints.outlook import Outlook, Path, outlooks
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Mask(NamedTuple):
     row: int
     filled: Future[Failures]
     """Done when the row is filled. Nobody else may use the constraint before."""
+    ahead: Seq[Outlook] = ()
+    """What it says of the states after drafts, if that was asked. Not to be read before, either."""
 
     @property
     def is_ready(self) -> bool:
@@ -113,6 +116,24 @@ class MaskFiller:
                 masks[row] = Mask(bitmask[row], row, filled)
         return [mask for mask in masks if mask is not None]
 
+    def look_ahead(
+        self, compiled: CompiledConstraint, constraint: Constraint, mask: Mask | None, path: Path
+    ) -> Mask:
+        """Begin to fill the mask of the present state, if it is not `mask`, and those behind it."""
+        bitmask = self.allocate(1 + len(path.drafts))
+        if mask is not None:
+            bitmask[0] = mask.allowed
+        ahead: list[Outlook] = []
+
+        def fill() -> Failures:
+            row = compiled, constraint
+            failures = self._fill([row], [0], bitmask) if mask is None else {}
+            if not failures and constraint.error is None:
+                ahead.extend(self._outlooks(compiled, constraint, path, bitmask))
+            return failures
+
+        return Mask(bitmask[0], 0, self._quick.submit(fill), ahead)
+
     def allocate(self, rows: int) -> Bitmask:
         """A bitmask that allows nothing yet."""
         return np.zeros((rows, self._words), dtype=np.int32)
@@ -150,9 +171,22 @@ class MaskFiller:
         seconds = time.perf_counter() - start
         for row in group:  # who of them it was shows when each is filled alone
             rows[row][0].is_slow = seconds > SLOW_SECONDS
+        self._add_seconds(seconds)
+        return failures
+
+    def _outlooks(
+        self, compiled: CompiledConstraint, constraint: Constraint, path: Path, bitmask: Bitmask
+    ) -> list[Outlook]:
+        start = time.perf_counter()
+        found = outlooks(compiled.backend, constraint, path, bitmask)
+        seconds = time.perf_counter() - start
+        compiled.is_slow |= seconds > SLOW_SECONDS * len(path.drafts)
+        self._add_seconds(seconds)
+        return found
+
+    def _add_seconds(self, seconds: float) -> None:
         with self._lock:
             self._seconds += seconds
-        return failures
 
 
 def lower_priority() -> None:

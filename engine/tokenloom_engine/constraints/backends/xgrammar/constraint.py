@@ -116,6 +116,7 @@ class XgrammarConstraint:
         self._matcher.reset()
         self._num_accepted = 0
         self._is_terminated = None
+        self.error = None
 
     def fork(self) -> XgrammarConstraint:
         """See Constraint. (The library's own copies share nothing that changes.)"""
