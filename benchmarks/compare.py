@@ -109,7 +109,7 @@ def main() -> int:
 def _compare(servers: dict[str, Server], label: str, options: argparse.Namespace) -> int:
     is_free = label == "free"
     workload = Workload(
-        prompt_words=100 if is_free else 60,
+        prompt_words=(100,) if is_free else (60,),
         max_tokens=128 if is_free else 160,
         seed=f"{options.seed}/{label}",
         schemas=() if is_free else (PERSON,),

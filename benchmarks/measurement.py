@@ -13,6 +13,10 @@ class Measurement:
     """One request as its client saw it."""
 
     request: Request
+    started_at: float = 0.0
+    """When it was due, on the clock of `time.perf_counter`: all other times count from here."""
+    lag_seconds: float = 0.0
+    """How long after that the client sent it."""
     first_token_seconds: float = 0.0
     last_token_seconds: float = 0.0
     gaps: list[float] = field(default_factory=list)
@@ -30,7 +34,7 @@ class Measurement:
         return decoding / max(1, self.num_tokens - 1)
 
     def add_event(self, elapsed: float) -> None:
-        """Count a token whose event arrived `elapsed` seconds after the request was sent."""
+        """Count a token whose event arrived `elapsed` seconds after the request was due."""
         if self.num_tokens == 0:
             self.first_token_seconds = elapsed
         else:
@@ -47,13 +51,16 @@ class Measurement:
 
 @dataclass(slots=True)
 class Level:
-    """What was measured at one concurrency."""
+    """What was measured at one concurrency, or one rate of arrivals."""
 
-    concurrency: int
+    concurrency: int | None
+    """Clients, each with one request at a time; None where requests came by the clock."""
     measurements: list[Measurement] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     wall_seconds: float = 0.0
     """From the first request sent to the last stream's end."""
+    rate: float | None = None
+    """Requests that came in a second, by the clock."""
 
     @property
     def num_tokens(self) -> int:
@@ -63,11 +70,9 @@ class Level:
     def figures(self) -> dict[str, Any]:
         """Rates and percentiles, by their names in the output."""
         measurements = self.measurements
-        first = [m.first_token_seconds for m in measurements]
-        per_token = [m.seconds_per_token for m in measurements]
-        gaps = [gap for m in measurements for gap in m.gaps]
-        latencies = [m.last_token_seconds for m in measurements]
-        return {
+        others = [m for m in measurements if not m.request.is_long]
+        gaps = [gap for m in others for gap in m.gaps]
+        figures = {
             "concurrency": self.concurrency,
             "requests": len(measurements),
             "errors": len(self.errors),
@@ -76,14 +81,19 @@ class Level:
             "wall_seconds": round(self.wall_seconds, 2),
             "tokens_per_second": round(self.num_tokens / self.wall_seconds, 1),
             "requests_per_second": round(len(measurements) / self.wall_seconds, 2),
-            "ttft_p50_ms": percentile_ms(first, 0.5),
-            "ttft_p99_ms": percentile_ms(first, 0.99),
-            "time_per_token_p50_ms": percentile_ms(per_token, 0.5),
-            "time_per_token_p99_ms": percentile_ms(per_token, 0.99),
-            "gap_p50_ms": percentile_ms(gaps, 0.5),
-            "gap_p99_ms": percentile_ms(gaps, 0.99),
-            "latency_p50_ms": percentile_ms(latencies, 0.5),
+            **_percentiles("ttft", [m.first_token_seconds for m in others]),
+            **_percentiles("time_per_token", [m.seconds_per_token for m in others]),
+            **_percentiles("gap", gaps),
+            "gap_max_ms": percentile_ms(gaps, 1.0),
+            **_percentiles("latency", [m.last_token_seconds for m in others]),
         }
+        if self.rate is not None:
+            lags = [m.lag_seconds for m in measurements]
+            figures |= {"rate": self.rate, "lag_p99_ms": percentile_ms(lags, 0.99)}
+        if len(others) < len(measurements):
+            first = [m.first_token_seconds for m in measurements if m.request.is_long]
+            figures |= {"long_requests": len(first), "long_ttft_p50_ms": percentile_ms(first, 0.5)}
+        return figures
 
 
 def percentile_ms(seconds: list[float], fraction: float) -> float | None:
@@ -92,3 +102,7 @@ def percentile_ms(seconds: list[float], fraction: float) -> float | None:
         return None
     rank = min(len(seconds) - 1, int(fraction * len(seconds)))
     return round(1000 * sorted(seconds)[rank], 2)
+
+
+def _percentiles(name: str, seconds: list[float]) -> dict[str, float | None]:
+    return {f"{name}_p{p}_ms": percentile_ms(seconds, p / 100) for p in (50, 90, 99)}

@@ -103,7 +103,7 @@ def main() -> int:
 
 def _workload(options: argparse.Namespace, label: str) -> Workload:
     return Workload(
-        prompt_words=options.prompt_words,
+        prompt_words=(options.prompt_words,),
         max_tokens=options.max_tokens,
         seed=f"{options.seed}/{label}",
         schemas=SCHEMAS[label],

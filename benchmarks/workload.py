@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.schemas import PERSON, Schema
+from benchmarks.schemas import Schema
 
 WORDS = """
     river stone lantern orchard copper meadow harbour winter candle bridge falcon granite velvet
@@ -17,12 +17,10 @@ WORDS = """
 """
 
 
-def read_schemas(constrained: str | None) -> tuple[Schema, ...]:
-    """The schema in the file `constrained`; PERSON for an empty name, none for None."""
-    if not constrained:
-        return () if constrained is None else (PERSON,)
-    schema: Schema = json.loads(Path(constrained).read_text())
-    return (schema,)
+def read_schema(file: Path) -> Schema:
+    """The schema in a file."""
+    schema: Schema = json.loads(file.read_text())
+    return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +34,25 @@ class Request:
     """Constrains the output, which then ends where the schema is satisfied."""
     forced_tokens: bool = True
     """False: tokens that the constraint forces are computed one by one."""
+    is_long: bool = False
+    """Whether its prompt is the long one among others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Requests with random words as prompts."""
 
-    prompt_words: int
+    prompt_words: tuple[int, ...]
+    """Lengths of prompts; each has one of them, drawn at random."""
     max_tokens: int
     seed: str
     schemas: tuple[Schema, ...] = ()
     """Given to the requests in turn; without any, they are free."""
+    shared_words: int = 0
+    """Words before those, the same in all prompts of a level."""
+    long_words: int = 0
+    """Words of one prompt in each 2 * concurrency, in the place of its own. The others then end
+    at different times, so that some of them stream while it comes."""
 
     def requests(self, concurrency: int, num_requests: int) -> Iterator[Request]:
         """The requests of one level.
@@ -55,12 +61,20 @@ class Workload:
         """
         draw = random.Random(f"{self.seed}/{concurrency}")
         words = WORDS.split()
+        shared = draw.choices(words, k=self.shared_words)
         for number in range(num_requests):
-            prompt = " ".join(draw.choices(words, k=self.prompt_words))
+            turn = number % (2 * concurrency)
+            is_long = self.long_words > 0 and turn == concurrency + concurrency // 2
+            length = self.long_words if is_long else draw.choice(self.prompt_words)
+            prompt = " ".join([*shared, *draw.choices(words, k=length)])
+            max_tokens = self.max_tokens
+            if self.long_words:
+                max_tokens = draw.randint(-(-max_tokens // 2), max_tokens + max_tokens // 2)
             yield Request(
                 prompt=f"{self.task} {prompt}.",
-                max_tokens=self.max_tokens,
+                max_tokens=max_tokens,
                 schema=self.schemas[number % len(self.schemas)] if self.schemas else None,
+                is_long=is_long,
             )
 
     @property
