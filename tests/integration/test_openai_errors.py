@@ -14,8 +14,15 @@ import pytest
 from tests.integration.openai_api import CHAT, COMPLETIONS, chat, complete, fault
 from tests.integration.serving import Json, Server
 
+RESPONSES = "/v1/responses"
 HELLO: Json = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 PROMPT: Json = {"prompt": "Hi", "max_tokens": 1}
+INPUT: Json = {"input": "Hi", "max_output_tokens": 1}
+BODIES: dict[str, tuple[str, Json]] = {
+    COMPLETIONS: ("CompletionBody", PROMPT),
+    CHAT: ("ChatBody", HELLO),
+    RESPONSES: ("ResponsesBody", INPUT),
+}
 V = 49152
 SECONDS = 5.0
 """Refusing takes none of them; the machine may be slow."""
@@ -119,13 +126,31 @@ REFUSED: list[tuple[str, Json, str]] = [
     (CHAT, {"request_id": "a\r\nb"}, "request_id"),
     (CHAT, {"logits_processors": [{"name": "nobody's"}]}, "logits_processors"),
     (CHAT, {"unknown": None}, "unknown"),
+    (CHAT, {"function_call": "auto"}, "function_call"),
+    (CHAT, {"web_search_options": {}}, "web_search_options"),
+    (CHAT, {"verbosity": "low"}, "verbosity"),
+    (CHAT, {"prompt_cache_retention": "24h"}, "prompt_cache_retention"),
+    (CHAT, {"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools[0].type"),
+    (RESPONSES, {"input": []}, "input"),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+     "input[0].content[0]"),
+    (RESPONSES, {"max_output_tokens": 0}, "max_output_tokens"),
+    (RESPONSES, {"max_tool_calls": 1}, "max_tool_calls"),
+    (RESPONSES, {"prompt": {"id": "x"}}, "prompt"),
+    (RESPONSES, {"stream": True, "stream_options": {}}, "stream_options"),
+    (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
+    (RESPONSES, {"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+    (RESPONSES, {"include": ["file_search_call.results"]}, "include[0]"),
+    (RESPONSES, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+    (RESPONSES, {"temperature": -1}, "temperature"),
+    (RESPONSES, {"metadata": {"a": 1}}, "metadata.a"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "fields", "param"), REFUSED, ids=lambda value: str(value)[:24])
 def test_refusals_name_the_field(server: Server, path: str, fields: Json, param: str) -> None:
     start = time.monotonic()
-    error = fault(server, path, {**(HELLO if path == CHAT else PROMPT), **fields})
+    error = fault(server, path, {**BODIES[path][1], **fields})
     assert error["param"] == param
     assert time.monotonic() - start < SECONDS
 
@@ -160,9 +185,9 @@ def test_halves_of_characters(server: Server, fields: Json, param: str | None) -
 
 def test_null_is_the_same_as_absent(server: Server) -> None:
     document = httpx.get(f"{server.url}/api-doc/openapi.json", timeout=10).json()["components"]
-    for name, path, given in (("CompletionBody", COMPLETIONS, PROMPT), ("ChatBody", CHAT, HELLO)):
+    for path, (name, given) in BODIES.items():
         fields = document["schemas"][name]["properties"]
-        assert len(fields) > 40
+        assert len(fields) > 20
         nulls = {field: None for field in fields if field not in given}
         response = httpx.post(server.url + path, json={**given, **nulls}, timeout=30)
         assert response.status_code == 200, response.text
@@ -172,27 +197,27 @@ def test_each_field_refuses_what_it_cannot_be(server: Server) -> None:
     document = httpx.get(f"{server.url}/api-doc/openapi.json", timeout=10).json()["components"]
     values: list[Any] = ["x", -7, 0.5, [], [[]], {}, {"x": {}}, True, "\u0000"]
     with httpx.Client(base_url=server.url, timeout=60) as http:
-        for name, path, given in (
-            ("CompletionBody", COMPLETIONS, PROMPT),
-            ("ChatBody", CHAT, HELLO),
-        ):
+        for path, (name, given) in BODIES.items():
             for field in document["schemas"][name]["properties"]:
                 for value in values:
                     response = http.post(path, json={**given, field: value})
                     assert response.status_code in (200, 400, 404), (field, value, response.text)
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("path", BODIES)
 def test_numbers_that_are_none(server: Server, path: str) -> None:
-    given = json.dumps(HELLO if path == CHAT else PROMPT)[:-1]
-    fields = ["temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty"]
-    for field in [*fields, "presence_penalty", "logit_bias"]:
+    given = json.dumps(BODIES[path][1])[:-1]
+    fields = ["temperature", "top_p"]
+    if path != RESPONSES:
+        fields += ["min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"]
+        fields += ["logit_bias"]
+    for field in fields:
         for number in ("NaN", "Infinity", "-Infinity", "1e400"):
             value = f'{{"1": {number}}}' if field == "logit_bias" else number
             fault(server, path, f'{given}, "{field}": {value}}}'.encode())
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(
     ("body", "status"),
     [

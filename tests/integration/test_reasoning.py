@@ -149,6 +149,7 @@ def test_responses_have_an_item_of_reasoning(server: Server) -> None:
     assert reasoning["content"][0]["text"].startswith("I add 4 and 3.")
     jsonschema.validate(json.loads(message["content"][0]["text"]), ANSWER)
     usage = answer["usage"]
+    assert 0 < usage["output_tokens_details"]["forced_tokens"] < usage["output_tokens"]
     assert 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
     more = [*items, *answer["output"], {"role": "user", "content": "What is 1 plus 1?"}]
     assert ask(server, "/v1/responses", **{**body, "input": more})["output"]

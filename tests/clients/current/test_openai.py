@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from openai.types import chat, completion_create_params, responses
 from pydantic import BaseModel, Field
 
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -135,6 +137,21 @@ def test_an_error_in_the_middle_of_a_stream(client: OpenAI, model: str) -> None:
             extra_body={"ebnf": ambiguous, "logit_bias": {}},
         ):
             pass
+
+
+@pytest.mark.parametrize(
+    ("body", "params"),
+    [
+        ("ChatBody", chat.completion_create_params.CompletionCreateParamsStreaming),
+        ("CompletionBody", completion_create_params.CompletionCreateParamsStreaming),
+        ("ResponsesBody", responses.response_create_params.ResponseCreateParamsStreaming),
+    ],
+)
+def test_every_field_has_its_place(url: str, body: str, params: type) -> None:
+    """It works, or it must be absent; and absent is what null is, too."""
+    document = httpx.get(f"{url}/api-doc/openapi.json", timeout=30).json()
+    known = document["components"]["schemas"][body]["properties"]
+    assert set(params.__annotations__) <= set(known)
 
 
 def test_many_at_once(url: str, model: str) -> None:

@@ -14,7 +14,12 @@ from tokenloom_router.request import GenerateRequest
 from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.openai.chat_message import ChatMessage
 from tokenloom_server.api.openai.errors import Words
-from tokenloom_server.api.openai.sampling import MAX_TOP_LOGPROBS, SamplingFields
+from tokenloom_server.api.openai.sampling import (
+    MAX_TOP_LOGPROBS,
+    Absent,
+    Retention,
+    SamplingFields,
+)
 from tokenloom_server.api.openai.tools import Choice, Tools, tool_choice
 from tokenloom_server.tools.tool import ToolChoice
 
@@ -71,6 +76,15 @@ class ChatBody(SamplingFields):
     prompt_cache_key: str | None = Field(
         default=None, description="Has no effect: equal beginnings of prompts are always found"
     )
+    prompt_cache_retention: Retention | None = Field(default=None, description="There is one")
+    prompt_cache_options: Absent = None
+    verbosity: Literal["medium"] | None = Field(default=None, description="There is one")
+    functions: Absent = None
+    function_call: Absent = None
+    audio: Absent = None
+    moderation: Absent = None
+    prediction: Absent = None
+    web_search_options: Absent = None
     add_generation_prompt: bool | None = Field(
         default=None,
         description="Whether the prompt ends with the beginning of an answer; true but where a "

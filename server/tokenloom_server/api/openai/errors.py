@@ -134,6 +134,8 @@ class Fault:
                     f"Missing required parameter: `{path}`",
                     "missing_required_parameter",
                 )
+            case "none_required":
+                message, code = f"`{path}` is not supported: leave it out", "unsupported_parameter"
             case "extra_forbidden":
                 message, code = f"Unrecognized request argument: `{path}`", "unknown_parameter"
             case _:

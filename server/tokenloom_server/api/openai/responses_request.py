@@ -26,7 +26,9 @@ from tokenloom_server.api.openai.responses_fields import (
 from tokenloom_server.api.openai.responses_input import ChatOfItems, Input
 from tokenloom_server.api.openai.sampling import (
     MAX_TOP_LOGPROBS,
+    Absent,
     Float,
+    Retention,
     SamplingFields,
     Share,
     first,
@@ -88,7 +90,7 @@ class ResponsesBody(BaseModel):
     top_p: Share | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     stream: bool | None = None
-    stream_options: None = Field(default=None, description="Must be absent")
+    stream_options: Absent = None
     text: TextBody | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | ChosenTool | None = None
@@ -110,6 +112,13 @@ class ResponsesBody(BaseModel):
     user: str | None = Field(default=None, description="Has no effect")
     safety_identifier: str | None = Field(default=None, description="Has no effect")
     prompt_cache_key: str | None = Field(default=None, description="Has no effect")
+    prompt_cache_retention: Retention | None = Field(default=None, description="There is one")
+    prompt_cache_options: Absent = None
+    prompt: Absent = None
+    conversation: Absent = None
+    context_management: Absent = None
+    max_tool_calls: Absent = None
+    moderation: Absent = None
 
     @property
     def words(self) -> Words:

@@ -20,6 +20,10 @@ Float = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[Float, Field(ge=-2, le=2)]
 Share = Annotated[Float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+Absent = Annotated[None, Field(description="Must be absent, or null")]
+"""A field of OpenAI's that nothing here can do."""
+Retention = Literal["in_memory"]
+"""Of what the prefix cache has."""
 Count = Annotated[int, Field(ge=0, lt=2**32)]
 
 MAX_N = 128
