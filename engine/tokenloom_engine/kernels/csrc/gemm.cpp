@@ -20,34 +20,29 @@ struct Product {
   using S = Storage<T>;
   const Gemm &args;
   const int64_t words;  // of an input row
-  const T *const inputs, *const weight, *const bias;
+  const T *const inputs, *const bias;
+  const Panels weight;
 
   explicit Product(const Gemm &args)
       : args(args),
         words(args.num_inputs / S::PER_WORD),
         inputs((const T *)args.inputs),
-        weight((const T *)args.weight),
-        bias((const T *)args.bias) {}
+        bias((const T *)args.bias),
+        weight(args.weight, args.num_outputs, words) {}
 
-  const T *panel_weight(int64_t panel) const { return weight + panel * PANEL * args.num_inputs; }
-
-  void panels(int64_t first, int64_t last) const {
-    over_panels(args.rows, first, last, [&](auto n, int64_t row, int64_t panel, bool fetches) {
-      tile_of<n>(row, panel, fetches ? panel_weight(panel + 1) : nullptr);
-    });
+  void panels(int64_t first, int64_t last, int64_t then) const {
+    over_panels(weight, args.rows, first, last, then,
+                [&](auto n, int64_t row, int64_t panel, Ahead ahead) { tile_of<n>(row, panel, ahead); });
   }
 
   template <int ROWS>
-  void tile_of(int64_t row, int64_t panel, const T *next) const {
+  void tile_of(int64_t row, int64_t panel, Ahead ahead) const {
     const uint32_t *left = (const uint32_t *)(inputs + row * args.num_inputs);
-    const uint32_t *right = (const uint32_t *)panel_weight(panel);
+    const uint32_t *right = weight.at(panel);
     Floats sums[ROWS][2] = {};
     for (int64_t k = 0; k < words; k++) {
       const Words w0 = load_words(right + k * PANEL), w1 = load_words(right + k * PANEL + LANES);
-      if (next != nullptr) {
-        __builtin_prefetch((const uint32_t *)next + k * PANEL);
-        __builtin_prefetch((const uint32_t *)next + k * PANEL + LANES);
-      }
+      ahead.fetch(k);
       for (int r = 0; r < ROWS; r++) {
         const uint32_t x = left[r * words + k];
         sums[r][0] = S::dot(sums[r][0], x, w0);
@@ -84,7 +79,7 @@ template <class T>
 void multiply(const Gemm &args) {
   const Product<T> product(args);
   share_panels(args.num_outputs, args.threads,
-               [&](int64_t first, int64_t last) { product.panels(first, last); });
+               [&](int64_t first, int64_t last, int64_t then) { product.panels(first, last, then); });
 }
 
 }  // namespace

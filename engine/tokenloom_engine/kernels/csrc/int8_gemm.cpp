@@ -46,30 +46,24 @@ struct Int8Product {
   using S = Storage<T>;
   const Int8Gemm &args;
   const int64_t words;
+  const Panels weight;
 
-  explicit Int8Product(const Int8Gemm &args) : args(args), words(args.num_inputs / 4) {}
+  explicit Int8Product(const Int8Gemm &args)
+      : args(args), words(args.num_inputs / 4), weight(args.weight, args.num_outputs, words) {}
 
-  const int8_t *panel_weight(int64_t panel) const {
-    return args.weight + panel * PANEL * args.num_inputs;
-  }
-
-  void panels(int64_t first, int64_t last) const {
-    over_panels(args.rows, first, last, [&](auto n, int64_t row, int64_t panel, bool fetches) {
-      tile_of<n>(row, panel, fetches ? panel_weight(panel + 1) : nullptr);
-    });
+  void panels(int64_t first, int64_t last, int64_t then) const {
+    over_panels(weight, args.rows, first, last, then,
+                [&](auto n, int64_t row, int64_t panel, Ahead ahead) { tile_of<n>(row, panel, ahead); });
   }
 
   template <int ROWS>
-  void tile_of(int64_t row, int64_t panel, const int8_t *next) const {
+  void tile_of(int64_t row, int64_t panel, Ahead ahead) const {
     const uint32_t *left = (const uint32_t *)(args.quantized + row * args.num_inputs);
-    const uint32_t *right = (const uint32_t *)panel_weight(panel);
+    const uint32_t *right = weight.at(panel);
     Ints sums[ROWS][2] = {};
     for (int64_t k = 0; k < words; k++) {
       const Words w0 = load_words(right + k * PANEL), w1 = load_words(right + k * PANEL + LANES);
-      if (next != nullptr) {
-        __builtin_prefetch((const uint32_t *)next + k * PANEL);
-        __builtin_prefetch((const uint32_t *)next + k * PANEL + LANES);
-      }
+      ahead.fetch(k);
       for (int r = 0; r < ROWS; r++) {
         const uint32_t x = left[r * words + k];
         sums[r][0] = dot(sums[r][0], x, w0);
@@ -82,12 +76,19 @@ struct Int8Product {
 
   void put(int64_t row, int64_t output, Ints sums) const {
     const int64_t count = std::min<int64_t>(LANES, args.num_outputs - output);
+    if (count <= 0) return;
     T *to = (T *)args.result + row * args.num_outputs + output;
-    const T *bias = (const T *)args.bias;
+    const T *bias = args.bias == nullptr ? nullptr : (const T *)args.bias + output;
+    if (count == LANES) {
+      const Ints shift = (Ints)load_words(args.sums + output);
+      Floats x = __builtin_convertvector(sums - shift, Floats) * load_floats(args.scales + output);
+      x *= args.row_scales[row];
+      return S::store(to, bias == nullptr ? x : x + S::load(bias));
+    }
     for (int64_t i = 0; i < count; i++) {
       float x = (float)(sums[i] - args.sums[output + i]) * args.scales[output + i];
       x *= args.row_scales[row];
-      if (bias != nullptr) x += S::to_float(bias[output + i]);
+      if (bias != nullptr) x += S::to_float(bias[i]);
       to[i] = S::from_float(x);
     }
   }
@@ -103,7 +104,7 @@ void multiply(const Int8Gemm &args) {
   });
   const Int8Product<T> product(args);
   share_panels(args.num_outputs, args.threads,
-               [&](int64_t first, int64_t last) { product.panels(first, last); });
+               [&](int64_t first, int64_t last, int64_t then) { product.panels(first, last, then); });
 }
 
 }  // namespace
