@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from transformers import AutoTokenizer
 
 from tests.integration.random_model import save_random_model
-from tests.integration.serving import serve
+from tests.integration.serving import Server, serve
 
-PATHS = (
+TGI = (
     "^/(generate|generate_stream|tokenize|chat_tokenize|vertex|invocations|info|health|ping|metrics"
     ")?$"
 )
@@ -19,33 +21,41 @@ LIMITS = ("--max-total-tokens", "32", "--max-input-tokens", "24")
 SECONDS = 300
 
 
-def test_no_request_is_a_server_error(model_path: Path, tmp_path: Path) -> None:
-    save_random_model(tmp_path, AutoTokenizer.from_pretrained(model_path))
-    with serve(tmp_path / "log", "--model-id", str(tmp_path), *LIMITS) as server:
-        engine = server.engine_pid()
-        run = subprocess.run(
-            [
-                Path(f"{sys.prefix}-clients", "bin", "schemathesis"),
-                *("run", f"{server.url}/api-doc/openapi.json"),
-                *("--include-path-regex", PATHS, "--checks", "not_a_server_error"),
-                *(
-                    "--phases",
-                    "examples,coverage,fuzzing",
-                    "--max-examples",
-                    "20",
-                    "--workers",
-                    "2",
-                ),
-                *("--seed", "1", "--no-shrink", "--suppress-health-check", "all"),
-                *("--continue-on-failure", "--request-timeout", "60", "--warnings", "off"),
-            ],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert run.returncode == 0, run.stdout
-        assert "Selected: 11/" in run.stdout, run.stdout
-        assert server.engine_pid() == engine, "it is still the first"
+@pytest.fixture(scope="module")
+def random_server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server over a tiny random Llama, whose texts are short."""
+    folder = tmp_path_factory.mktemp("random")
+    save_random_model(folder, AutoTokenizer.from_pretrained(model_path))
+    with serve(folder / "log", "--model-id", str(folder), *LIMITS) as server:
+        yield server
+
+
+def test_no_request_to_tgis_routes_is_a_server_error(random_server: Server, tmp_path: Path) -> None:
+    engine = random_server.engine_pid()
+    run = schemathesis(random_server, TGI, tmp_path)
+    assert run.returncode == 0, run.stdout
+    assert "Selected: 11/" in run.stdout, run.stdout
+    assert random_server.engine_pid() == engine, "it is still the first"
+
+
+def schemathesis(
+    server: Server, paths: str, folder: Path, examples: int = 20
+) -> subprocess.CompletedProcess[str]:
+    """Ask whatever the document allows, and does not, of the paths that match."""
+    return subprocess.run(
+        [
+            Path(f"{sys.prefix}-clients", "bin", "schemathesis"),
+            *("run", f"{server.url}/api-doc/openapi.json"),
+            *("--include-path-regex", paths, "--checks", "not_a_server_error"),
+            *("--phases", "examples,coverage,fuzzing", "--max-examples", str(examples)),
+            *("--workers", "2"),
+            *("--seed", "1", "--no-shrink", "--suppress-health-check", "all"),
+            *("--continue-on-failure", "--request-timeout", "60", "--warnings", "off"),
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
