@@ -7,100 +7,47 @@ as missing, and the others are measured.
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.dialects import Completions, GenerateStream
+from benchmarks.dialects import GenerateStream
 from benchmarks.load import Server
 from benchmarks.machine import machine_figures
-from benchmarks.own_server import free_port, own_server, stop, wait_until_healthy
+from benchmarks.own_server import own_server
+from benchmarks.peer_servers import PEERS, Checkpoint, running_peer
 from benchmarks.peers import OURS, Peers
 from benchmarks.report import print_line
 from benchmarks.schemas import PERSON
 from benchmarks.workload import Workload
-
-MODEL_NAME = "model"
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another server: how it is started."""
-
-    executable: str
-    arguments: str
-    """With {model}, {gguf} and {port}."""
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-COMMON_VLLM = (
-    "serve {model} --host 127.0.0.1 --port {port} --dtype bfloat16 --max-model-len 4096 "
-    f"--served-model-name {MODEL_NAME} --structured-outputs-config "
-)
-ON_CPU = (("HF_HUB_OFFLINE", "1"), ("VLLM_CPU_KVCACHE_SPACE", "4"))
-PEERS = {
-    # White space in JSON is off, as ours is: small models lose themselves in it.
-    "vllm-xgrammar": Peer(
-        "vllm",
-        COMMON_VLLM + """'{{"backend":"xgrammar","disable_any_whitespace":true}}'""",
-        ON_CPU,
-    ),
-    "vllm-guidance": Peer(
-        "vllm",
-        COMMON_VLLM + """'{{"backend":"guidance","disable_any_whitespace":true}}'""",
-        ON_CPU,
-    ),
-    "llama.cpp": Peer(
-        "llama-server",
-        f"-m {{gguf}} --host 127.0.0.1 --port {{port}} -np 32 -c 32768 -cb --alias {MODEL_NAME}",
-    ),
-}
-
-
-@contextmanager
-def running_peer(name: str, options: argparse.Namespace) -> Iterator[str | None]:
-    """The URL of a peer that was started for us; None if it is not installed."""
-    peer = PEERS[name]
-    search = os.pathsep.join([*options.path, os.environ["PATH"]])
-    executable = shutil.which(peer.executable, path=search)
-    if executable is None:
-        yield None
-        return
-    port = free_port()
-    arguments = peer.arguments.format(model=options.model, gguf=options.gguf, port=port)
-    environment = {**os.environ, **dict(peer.environment), **dict(options.env)}
-    process = subprocess.Popen(
-        [executable, *shlex.split(arguments)], stdout=sys.stderr, env=environment
-    )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until_healthy(url, process)
-        yield url
-    finally:
-        stop(process)
+from tokenloom_server.bundled_model import bundled_model_path
 
 
 def main() -> int:
     """Print the machine, the missing, then a line a run and one of medians a level."""
     options = _arguments()
     print_line({"measured": "machine", **machine_figures()})
+    checkpoint = Checkpoint(options.model, options.gguf)
     with ExitStack() as running:
         model = ["--model-id", str(options.model)] if options.model else []
         flags = shlex.join([*model, *shlex.split(options.server_args)])
         own = running.enter_context(own_server(None, flags))
         servers = {OURS: Server(own, GenerateStream())}
         for name in options.peers:
-            url = running.enter_context(running_peer(name, options))
-            if url is None:
+            environment = {
+                variable: value for peer, variable, value in options.env if name.startswith(peer)
+            }
+            starting = running_peer(name, checkpoint, options.path, environment)
+            try:
+                server = running.enter_context(starting)
+            except RuntimeError as error:
+                print_line({"measured": "failed", "server": name, "error": str(error)})
+                continue
+            if server is None:
                 print_line({"measured": "missing", "server": name})
             else:
-                servers[name] = Server(url, Completions(MODEL_NAME))
+                servers[name] = server
         num_failures = sum(_compare(servers, label, options) for label in options.work)
     print_line({"measured": "machine", **machine_figures()})
     return 1 if num_failures else 0
@@ -114,6 +61,11 @@ def _compare(servers: dict[str, Server], label: str, options: argparse.Namespace
         seed=f"{options.seed}/{label}",
         schemas=() if is_free else (PERSON,),
     )
+    if not is_free:
+        unable = [name for name in servers if name != OURS and not PEERS[name].has_schemas]
+        for name in unable:
+            print_line({"measured": "missing", "server": name, "schemas": label})
+        servers = {name: server for name, server in servers.items() if name not in unable}
     peers = Peers(servers, workload, label)
     peers.warm_up()
     for concurrency in options.concurrency:
@@ -125,16 +77,16 @@ def _compare(servers: dict[str, Server], label: str, options: argparse.Namespace
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="folder with weights that all servers load")
-    parser.add_argument("--gguf", type=Path, help="the same model for llama.cpp")
+    parser.add_argument("--gguf", type=Path, help="the same for llama.cpp; default the bundled one")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--path", nargs="+", default=[], help="folders with the peers' programs")
     parser.add_argument(
         "--env",
         nargs="+",
         default=[],
-        type=lambda text: tuple(text.split("=", 1)),
-        metavar="NAME=VALUE",
-        help="for the peers",
+        type=_variable,
+        metavar="[PEER:]NAME=VALUE",
+        help="for all peers, or for those whose names begin so",
     )
     parser.add_argument("--server-args", default="", help='flags of our server, "--a b"')
     parser.add_argument("--work", nargs="+", choices=["free", "person"], default=["free", "person"])
@@ -143,9 +95,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", default="0", help="of the prompts' words")
     options = parser.parse_args()
-    if options.peers and options.model is None:
-        parser.error("--peers needs --model")
+    if options.model is None and any(PEERS[name].needs_folder for name in options.peers):
+        parser.error("--model is needed by all peers but llama.cpp")
+    if options.gguf is None and "llama.cpp" in options.peers:
+        options.gguf = bundled_model_path()
     return options
+
+
+def _variable(text: str) -> tuple[str, str, str]:
+    """The beginning of the peers' names, the variable's name, and its value."""
+    name, _, value = text.partition("=")
+    peer, _, name = name.rpartition(":")
+    return peer, name, value
 
 
 if __name__ == "__main__":

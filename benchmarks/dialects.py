@@ -80,3 +80,25 @@ class Completions:
                 measurement.end(measurement.text, cut=choice["finish_reason"] == "length")
         if event.get("usage") is not None:
             measurement.num_tokens = event["usage"]["completion_tokens"]
+
+
+class LlamaCompletions(Completions):
+    """llama.cpp's, with its field for a schema."""
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """The JSON body of a request."""
+        body = super().body(request)
+        if request.schema is not None:
+            body["json_schema"] = body.pop("structured_outputs")["json"]
+        return body
+
+
+class TransformersCompletions(Completions):
+    """transformers': it counts no tokens, ends at EOS whatever one says, and knows no schema."""
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """The JSON body of a request."""
+        assert request.schema is None
+        names = ("model", "prompt", "max_tokens", "temperature", "stream")
+        body = super().body(request)
+        return {name: body[name] for name in names}

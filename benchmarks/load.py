@@ -95,7 +95,8 @@ class Server:
 
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        # A connection a request: not all servers keep them.
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None, sock_read=READ_TIMEOUT_SECONDS),
     )
 

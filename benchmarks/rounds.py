@@ -102,4 +102,4 @@ def _medians(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _ratio(line: dict[str, Any], reference: dict[str, Any], name: str) -> float | None:
     if not line[name] or not reference[name]:
         return None
-    return round(line[name] / reference[name], 3)
+    return round(float(line[name]) / float(reference[name]), 3)

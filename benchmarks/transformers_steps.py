@@ -16,7 +16,8 @@ class TransformersSteps:
     def __init__(self, model_path: str, dtype: str) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(
             model_path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        ).eval()
+        )
+        torch.nn.Module.train(self._model, False)
 
     def fits(self, rows: int, context: int) -> bool:
         """Whether so much is worth the memory: each step copies all keys and values."""
