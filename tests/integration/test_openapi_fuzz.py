@@ -17,7 +17,9 @@ TGI = (
     "^/(generate|generate_stream|tokenize|chat_tokenize|vertex|invocations|info|health|ping|metrics"
     ")?$"
 )
-LIMITS = ("--max-total-tokens", "32", "--max-input-tokens", "24")
+OPENAI = "^/v1/"
+LIMITS = ("--max-total-tokens", "80", "--max-input-tokens", "72")
+"""Room for a chat's marks, and no long answers."""
 SECONDS = 300
 
 
@@ -35,6 +37,16 @@ def test_no_request_to_tgis_routes_is_a_server_error(random_server: Server, tmp_
     run = schemathesis(random_server, TGI, tmp_path)
     assert run.returncode == 0, run.stdout
     assert "Selected: 11/" in run.stdout, run.stdout
+    assert random_server.engine_pid() == engine, "it is still the first"
+
+
+def test_no_request_to_openais_routes_is_a_server_error(
+    random_server: Server, tmp_path: Path
+) -> None:
+    engine = random_server.engine_pid()
+    run = schemathesis(random_server, OPENAI, tmp_path, examples=6)
+    assert run.returncode == 0, run.stdout
+    assert "Selected: 5/" in run.stdout, run.stdout
     assert random_server.engine_pid() == engine, "it is still the first"
 
 
