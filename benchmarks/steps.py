@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-import psutil
 import torch
 
 from benchmarks.torch_threads import torch_threads
@@ -90,19 +89,16 @@ class EngineSteps:
             self._abort(ids)
         return times
 
-    def prefill(self, context: int) -> tuple[float, int]:
-        """Compute a prompt of so many tokens. Returns the seconds, and by how many bytes the
-        process grew."""
+    def prefill(self, context: int) -> float:
+        """Seconds to compute a prompt of so many tokens, and draw one."""
         with self._its_threads():
-            before = psutil.Process().memory_info().rss
             id = self._submit(context)
             start = time.perf_counter()
             while not self.engine.step().outputs:
                 pass
             seconds = time.perf_counter() - start
-            grown = psutil.Process().memory_info().rss - before
             self._abort([id])
-        return seconds, grown
+        return seconds
 
     def close(self) -> None:
         """Let the engine's threads end."""
