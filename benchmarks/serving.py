@@ -38,7 +38,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="a running server; without it, one is started for the run")
     parser.add_argument(
-        "--server-args", nargs="+", default=[""], help='flags of each started server, "--a b"'
+        "--server-args",
+        action="append",
+        help='flags of the started server, "--a b"; once for each, where there are several',
     )
     parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=["plain"])
     parser.add_argument("--concurrency", type=int, nargs="+", help="clients; default 1 8 32")
@@ -58,10 +60,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="keep the lines in this file, as a JSON array")
     parser.add_argument("--plot", type=Path, help="draw the medians into this file (.png, .svg)")
     options = parser.parse_args(arguments)
-    if options.url and options.server_args != [""]:
+    if options.url and options.server_args:
         parser.error("--server-args are for servers started here, and --url names a running one")
     if options.plot and not can_plot():
         parser.error(MISSING)
+    options.server_args = options.server_args or [""]
     if options.concurrency is None:
         options.concurrency = [] if options.rate else [1, 8, 32]
     return options
