@@ -12,6 +12,7 @@ from tests.integration.openai_api import (
     Streamed,
     complete,
     fault,
+    stream_chat,
     stream_completion,
 )
 from tests.integration.serving import Json, Server
@@ -317,6 +318,7 @@ def test_bytes_of_characters_are_never_torn(server: Server) -> None:
     assert whole["text"] == text
     streamed = stream_completion(server, PROMPT, max_tokens=64, **only(text))
     assert streamed.text() == text
+    assert stream_chat(server, max_tokens=64, **only(text)).text() == text
     number = len(whole["logprobs"]["tokens"])
     assert any(token.startswith("bytes:\\x") for token in whole["logprobs"]["tokens"])
     for most in range(1, number):

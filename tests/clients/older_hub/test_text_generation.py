@@ -84,6 +84,12 @@ def test_a_stream(client: Client) -> None:
     assert events[-1].details.finish_reason == FinishReason.Length
 
 
+def test_a_chat(client: Client) -> None:
+    answer = client.chat([{"role": "user", "content": "Say hello."}], max_tokens=8, temperature=0.1)
+    (choice,) = answer.choices
+    assert choice.message.content and choice.finish_reason in ("stop", "length")
+
+
 def test_errors_have_their_classes(client: Client) -> None:
     with pytest.raises(ValidationError, match="must be <= "):
         client.generate(PROMPT, max_new_tokens=1_000_000)
