@@ -1,0 +1,77 @@
+"""The benchmark of serving measures a real server. Nothing here says how fast it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import serving
+from benchmarks.measurement import Level, Measurement
+from benchmarks.together import gaps_together
+from benchmarks.workload import Request, Workload
+from tests.integration.serving import Server
+
+
+def test_serving_reports_all_requests_by_clients_and_by_the_clock(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "results.json"
+    options = "--workload plain constrained --concurrency 2 --rate 20 --requests 3 --rounds 1"
+    options += f" --max-tokens 3 --prompt-words 5 --url {server.url} --output {file}"
+    monkeypatch.setattr(sys, "argv", ["serving", *options.split()])
+    assert serving.main() == 0
+    lines = json.loads(file.read_text())
+    assert lines == [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["measured"] for line in lines] == ["machine", *["load", "medians"] * 4]
+    for line in lines[1:]:
+        assert line["requests"] == 3
+        assert line["errors"] == 0
+        assert line["tokens_per_second"] > 0
+        assert 0 < line["ttft_p50_ms"] <= line["ttft_p99_ms"] <= line["latency_p99_ms"]
+        assert (line["concurrency"], line.get("rate")) in {(2, None), (None, 20.0)}
+        if line["workload"] == "plain":
+            assert line["output_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("--url http://127.0.0.1:1 --server-args=--dtype=float32", "--server-args are for servers"),
+        ("--plot x.png", "--plot needs matplotlib: pip install 'tokenloom[benchmarks]'"),
+    ],
+)
+def test_options_that_cannot_have_an_effect_are_refused(
+    options: str,
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "can_plot", lambda: False)
+    with pytest.raises(SystemExit):
+        serving.parse_arguments(options.split())
+    assert complaint in capsys.readouterr().err
+
+
+def test_one_prompt_in_two_rounds_of_clients_is_long() -> None:
+    workload = Workload(prompt_words=(3,), max_tokens=8, seed="", long_words=50)
+    requests = list(workload.requests(4, 16))
+    assert [number for number, request in enumerate(requests) if request.is_long] == [6, 14]
+    assert all(len(r.prompt.split()) >= 50 for r in requests if r.is_long)
+    assert {r.max_tokens for r in requests} <= set(range(4, 13))
+    assert len({r.max_tokens for r in requests}) > 1
+
+
+def test_only_gaps_in_which_all_stream_are_together() -> None:
+    request = Request(prompt="", max_tokens=4)
+    early, late = Measurement(request, started_at=10.0), Measurement(request, started_at=10.5)
+    for elapsed in (1.0, 2.0, 3.0, 5.0):  # until 15
+        early.add_event(elapsed)
+    for elapsed in (1.25, 1.5, 3.25, 8.5):  # from 11.75 until 19
+        late.add_event(elapsed)
+    assert gaps_together(Level(2, [early, late])) == [1.0, 2.0, 0.25, 1.75]
