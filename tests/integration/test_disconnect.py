@@ -94,3 +94,24 @@ def test_every_permit_comes_back(narrow: Server) -> None:
     assert refused.json() == {"error": "Model is overloaded", "error_type": "overloaded"}
     assert seconds < 0.5
     seconds_until_idle(narrow)
+
+
+def test_dropped_and_overloaded_are_counted_apart_and_a_full_server_is_healthy(
+    narrow: Server,
+) -> None:
+    def failures() -> dict[str, float]:
+        lines = httpx.get(f"{narrow.url}/metrics").text.splitlines()
+        found = [line.split('"') for line in lines if line.startswith("tgi_request_failure{")]
+        return {err: float(value.removeprefix("} ")) for _, err, value in found}
+
+    before = failures()
+    with ExitStack() as connections:
+        for _ in range(PERMITS):
+            read_tokens(connections.enter_context(closing(connect(narrow))), 1)
+        for _ in range(3):
+            assert httpx.post(f"{narrow.url}/generate", json=body("a", {})).status_code == 429
+        assert httpx.get(f"{narrow.url}/health").status_code == 200
+    seconds_until_idle(narrow)
+    after = failures()
+    grown = {err: after[err] - before[err] for err in after if after[err] != before[err]}
+    assert grown == {"overloaded": 3, "dropped": PERMITS}

@@ -13,42 +13,65 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests.integration.random_model import save_random_model
-from tests.integration.serving import Json, Server, body, client, serve
+from tests.integration.serving import Json, Server, body, client, generate, serve
 
-ROUND, WIDTH = 400, 8
-KINDS = ("plain", "invalid", "left", "constrained", "details", "empty")
+ROUNDS, ROUND, WIDTH = 5, 400, 8
+KINDS = ("plain", "invalid", "left", "constrained", "details", "empty", "adapter", "logprobs")
 MOST_BYTES = 32 * 2**20
-"""That may be kept of the second and third round together; allocators are not exact."""
+"""That may be kept of all rounds after the first; allocators are not exact."""
+CACHE, LIMIT = 4096, 512
 
 
 @pytest.fixture(scope="module")
 def tiny(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tiny")
     save_random_model(folder, AutoTokenizer.from_pretrained(model_path))
-    limits = ("--max-batch-total-tokens", "4096", "--max-total-tokens", "512")
+    limits = ("--max-batch-total-tokens", str(CACHE), "--max-total-tokens", str(LIMIT))
     with serve(folder / "log", "--model-id", str(folder), "--dtype", "float32", *limits) as server:
         yield server
 
 
 @pytest.mark.anyio
-async def test_after_many_requests_all_is_as_before(tiny: Server) -> None:
+async def test_after_2000_requests_all_is_as_before(tiny: Server) -> None:
     engine = tiny.engine_pid()
+    refused = ("invalid", "adapter")
     sizes = []
-    for number in range(3):
+    for number in range(ROUNDS):
         assert await _round(tiny, number) == {
-            ("plain", 200): ROUND // len(KINDS) + 1,
-            ("invalid", 422): ROUND // len(KINDS) + 1,
-            ("left", 200): ROUND // len(KINDS) + 1,
-            ("constrained", 200): ROUND // len(KINDS) + 1,
-            ("details", 200): ROUND // len(KINDS),
-            ("empty", 200): ROUND // len(KINDS),
+            (kind, 422 if kind in refused else 200): ROUND // len(KINDS) for kind in KINDS
         }
         await _idle(tiny)
         sizes.append(_memory(tiny))
     assert tiny.engine_pid() == engine
-    assert sizes[2] - sizes[0] < MOST_BYTES, sizes
-    permits = tiny.metric("tgi_queue_size") + tiny.metric("tgi_batch_current_size")
-    assert permits == 0
+    assert sizes[-1] - sizes[0] < MOST_BYTES, sizes
+    waiting_or_running = tiny.metric("tgi_queue_size") + tiny.metric("tgi_batch_current_size")
+    assert waiting_or_running == 0
+
+
+@pytest.mark.anyio
+async def test_requests_at_the_limits_all_finish_though_the_cache_cannot_hold_them(
+    tiny: Server,
+) -> None:
+    engine, preemptions = tiny.engine_pid(), tiny.metric("tgi_batch_preemptions")
+    new = LIMIT // 2
+    ends: list[tuple[int, str, int]] = []
+    async with client(tiny) as http:
+
+        async def ask(number: int) -> None:
+            given = {"max_new_tokens": new, "ignore_eos": True, "truncate": LIMIT - new}
+            prompt = f"{number} stones" * LIMIT
+            response = await generate(http, prompt, **given, decoder_input_details=True)
+            details = response["details"]
+            length = len(details["prefill"]) + details["generated_tokens"]
+            ends.append((length, details["finish_reason"], len(details["tokens"])))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(2 * CACHE // LIMIT):
+                tasks.start_soon(ask, number)
+    assert ends == [(LIMIT, "length", new)] * (2 * CACHE // LIMIT)
+    assert tiny.metric("tgi_batch_preemptions") > preemptions
+    assert tiny.metric("tgi_kv_cache_used_tokens") == 0
+    assert tiny.engine_pid() == engine
 
 
 async def _round(server: Server, number: int) -> Counter[tuple[str, int]]:
@@ -76,6 +99,8 @@ async def _ask(http: httpx.AsyncClient, kind: str, inputs: str) -> int:
         "constrained": {"grammar": {"type": "regex", "value": inputs[:6].replace(".", "!")}},
         "details": {"max_new_tokens": 4, "details": True, "decoder_input_details": True},
         "empty": {"grammar": {"type": "regex", "value": "(a?){0}"}},
+        "adapter": {"adapter_id": inputs},
+        "logprobs": {"max_new_tokens": 1, "details": True, "top_n_tokens": 5},
     }
     if kind == "left":
         async with http.stream(

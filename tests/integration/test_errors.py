@@ -19,7 +19,13 @@ PATHS = ["/generate", "/generate_stream", "/"]
         ({"grammar": {"type": "regex", "value": "("}}, "grammar is not valid: "),
         ({"grammar": {"type": "json", "value": "{"}}, "grammar is not valid: "),
         ({"grammar": {"type": "json", "value": {"type": "nonsense"}}}, "grammar is not valid: "),
-        ({"max_new_tokens": 100_000}, "`inputs` tokens + `max_new_tokens` must be <= "),
+        (
+            {"max_new_tokens": 100_000},
+            "`inputs` tokens + `max_new_tokens` must be <= 8192. Given: 1 `inputs` tokens and "
+            "100000 `max_new_tokens`",
+        ),
+        ({"max_new_tokens": 2_000_000_000}, "`inputs` tokens + `max_new_tokens` must be <= 8192"),
+        ({"max_new_tokens": 0}, "`max_new_tokens` must be strictly positive"),
         ({"truncate": 100_000}, "`truncate` must be strictly positive and less than "),
         ({"temperature": -1}, "`temperature` must be strictly positive"),
         ({"top_p": 1.5}, "`top_p` must be > 0.0 and <= 1.0"),
@@ -32,7 +38,7 @@ PATHS = ["/generate", "/generate_stream", "/"]
         ),
     ],
 )
-def test_a_request_at_fault(
+def test_a_request_at_fault_is_a_422_also_when_streaming(
     server: Server, path: str, parameters: dict[str, Any], reason: str
 ) -> None:
     response = httpx.post(server.url + path, json=body("Hello", parameters), timeout=30)
@@ -49,17 +55,22 @@ def test_a_prompt_that_is_too_long(server: Server, path: str) -> None:
     assert "Given: 20001 `inputs` tokens" in response.json()["error"]
 
 
-@pytest.mark.parametrize("field", ["temperature", "top_p", "typical_p", "repetition_penalty"])
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e400"])
+@pytest.mark.parametrize(
+    "field",
+    ["temperature", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "logit_bias"],
+)
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e400", '"nan"'])
 def test_numbers_that_are_none(server: Server, field: str, word: str) -> None:
+    value = f'{{"5": {word}}}' if field == "logit_bias" else word
     for path in PATHS:
         response = httpx.post(
             server.url + path,
-            content=f'{{"inputs": "a", "parameters": {{"{field}": {word}}}}}',
+            content=f'{{"inputs": "a", "parameters": {{"{field}": {value}}}}}',
             headers={"content-type": "application/json"},
         )
         assert response.status_code in (400, 422)
         assert response.text.startswith("Failed to ")
+        assert field in response.text or word in response.text
     assert server.generate("a", max_new_tokens=1)
 
 

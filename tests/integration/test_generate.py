@@ -155,7 +155,7 @@ def test_truncate_leaves_the_end_of_the_prompt(server: Server) -> None:
     assert texts == [" of", " France", " is"]
 
 
-def test_the_end_of_sequence_token(server: Server) -> None:
+def test_the_end_of_sequence_token_ends_the_text_unless_ignored(server: Server) -> None:
     chat = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
     ended = server.generate(chat, max_new_tokens=100, details=True)["details"]
     assert ended["finish_reason"] == "eos_token"
@@ -163,6 +163,16 @@ def test_the_end_of_sequence_token(server: Server) -> None:
     number = ended["generated_tokens"] + 5
     beyond = server.generate(chat, max_new_tokens=number, ignore_eos=True, details=True)["details"]
     assert (beyond["finish_reason"], beyond["generated_tokens"]) == ("length", number)
+
+
+def test_an_end_at_the_limit_is_not_called_length(server: Server) -> None:
+    chat = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
+    for inputs, given in ((chat, {}), (PROMPT, {"stop": ["is", "."]})):
+        free = server.generate(inputs, max_new_tokens=100, details=True, **given)["details"]
+        assert free["finish_reason"] != "length"
+        exact = free["generated_tokens"]
+        same = server.generate(inputs, max_new_tokens=exact, details=True, **given)["details"]
+        assert same == free
 
 
 @pytest.mark.parametrize(

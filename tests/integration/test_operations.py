@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -115,12 +116,22 @@ def hub_cache(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="module")
+def taken_port() -> Iterator[int]:
+    """One that somebody else listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
 def operated(
-    hub_cache: Path, tmp_path_factory: pytest.TempPathFactory, collector: Collector
+    hub_cache: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    collector: Collector,
+    taken_port: int,
 ) -> Iterator[Server]:
     flags = ["--model-id", "somebody/small", "--revision", "v1"]
     flags += ["--huggingface-hub-cache", str(hub_cache), "--json-output", "--api-key", "secret"]
-    flags += ["--engine-stall-timeout", str(STALL_SECONDS), "--prometheus-port", "9000"]
+    flags += ["--engine-stall-timeout", str(STALL_SECONDS), "--prometheus-port", str(taken_port)]
     flags += ["--otlp-endpoint", collector.endpoint]
     log = tmp_path_factory.mktemp("operated") / "log"
     with serve(log, *flags, OTEL_BSP_SCHEDULE_DELAY="200", HF_HUB_OFFLINE="1") as server:
@@ -150,6 +161,13 @@ def samples(server: Server) -> dict[tuple[str, frozenset[tuple[str, str]]], floa
 def test_a_hub_model_from_the_cache_without_a_network(operated: Server) -> None:
     info = httpx.get(f"{operated.url}/info").json()
     assert (info["model_id"], info["model_sha"]) == ("somebody/small", COMMIT)
+
+
+def test_the_prometheus_port_may_be_taken(operated: Server, taken_port: int) -> None:
+    assert httpx.get(f"{operated.url}/metrics").status_code == 200
+    assert "--prometheus-port has no effect: the metrics are at /metrics" in (
+        operated.log.read_text()
+    )
 
 
 def test_tgis_dashboard_has_data(operated: Server, http: httpx.Client) -> None:

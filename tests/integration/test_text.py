@@ -59,7 +59,9 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         unk_token="<unk>",
     )
     save_random_model(folder, tokenizer)
-    with serve(folder / "log", "--model-id", str(folder), "--dtype", "float32") as server:
+    with serve(
+        *(folder / "log", "--model-id", str(folder), "--dtype", "float32"), PREFIX_CACHING="0"
+    ) as server:
         yield server
 
 
@@ -139,6 +141,14 @@ async def test_a_prompt_has_one_token_that_begins_it(sentencepiece: Server) -> N
         assert (prefill[0]["text"], prefill[0]["logprob"]) == ("<s>", None)
         response = await http.post("/tokenize", json={"inputs": "the plan"})
         assert [token["id"] for token in response.json()] == [token["id"] for token in prefill]
+
+
+@pytest.mark.anyio
+async def test_prefix_caching_of_0_is_heeded(sentencepiece: Server) -> None:
+    async with client(sentencepiece) as http:
+        cold, again = [await generate(http, "the plan " * 20, max_new_tokens=4) for _ in range(2)]
+    assert token_ids(again) == token_ids(cold)
+    assert sentencepiece.metric("tgi_prefix_cache_hit_tokens") == 0
 
 
 def _sentencepiece_tokenizer() -> Tokenizer:

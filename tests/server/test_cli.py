@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -144,6 +145,19 @@ def test_the_environment_report_tells_no_secret(
     assert {"tokenloom", "Python", "platform", "CPU", "GPU 0", "torch", "Hub models"} <= set(facts)
     assert facts["torch"].strip()[0].isdigit()
     assert "do not tell" not in report
+
+
+def test_the_launcher_prints_its_environment_and_goes_on() -> None:
+    script = Path(sys.executable).with_name("text-generation-launcher")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        ended = subprocess.run(
+            [script, "-e", "--hostname", "127.0.0.1", "-p", port], capture_output=True, text=True
+        )
+    assert ended.stdout.startswith("tokenloom")
+    assert "\ntorch" in ended.stdout
+    assert f"cannot listen on 127.0.0.1 port {port}" in ended.stderr
+    assert ended.returncode == 1
 
 
 @pytest.mark.parametrize(
