@@ -73,6 +73,7 @@ def test_a_stream_has_the_same(server: Server) -> None:
         ({"include_usage": False}, False, {"absent"}),
         ({"include_usage": True}, True, {None}),
         ({"include_usage": True, "continuous_usage_stats": True}, True, {1, 2, 3}),
+        ({"continuous_usage_stats": True}, False, {1, 2, 3}),
     ],
 )
 def test_usage_in_streams(

@@ -18,6 +18,12 @@ from tests.integration.serving import Json, Server, body, client, serve, wait_un
 
 STORY = "Once upon a time, in a small town by the sea,"
 LONG = {"max_new_tokens": 2000, "ignore_eos": True}
+ENDLESS: Json = {"max_tokens": 2000, "ignore_eos": True, "stream": True}
+OPENAI: dict[str, Json] = {
+    "/v1/completions": {"prompt": STORY, **ENDLESS},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": STORY}], **ENDLESS},
+    "/v1/responses": {"input": f"Tell me more: {STORY}", "temperature": 0, "stream": True},
+}
 
 
 @pytest.fixture
@@ -30,6 +36,7 @@ def own_server(model_path: Path, tmp_path: Path) -> Iterator[Server]:
 async def test_killed_under_load(own_server: Server) -> None:
     plain: list[httpx.Response] = []
     last_events: list[Json] = []
+    lines: dict[str, list[str]] = {}
     async with client(own_server) as http:
 
         async def ask() -> None:
@@ -43,13 +50,22 @@ async def test_killed_under_load(own_server: Server) -> None:
                     data = line.removeprefix("data: ") or data
             last_events.append(json.loads(data))
 
+        async def read(path: str, started: anyio.Event) -> None:
+            async with http.stream("POST", path, json=OPENAI[path]) as stream:
+                async for line in stream.aiter_lines():
+                    started.set()
+                    lines.setdefault(path, []).append(line)
+
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 streams = [anyio.Event() for _ in range(8)]
                 for started in streams:
                     tasks.start_soon(listen, started)
                     tasks.start_soon(ask)
-                for started in streams:
+                dialect = {path: anyio.Event() for path in OPENAI}
+                for path, started in dialect.items():
+                    tasks.start_soon(read, path, started)
+                for started in (*streams, *dialect.values()):
                     await started.wait()
                 os.kill(own_server.engine_pid(), signal.SIGKILL)
                 killed = time.monotonic()
@@ -63,6 +79,7 @@ async def test_killed_under_load(own_server: Server) -> None:
     for event in last_events:
         assert event["error_type"] == "generation"
         assert event["error"].startswith("Request failed during generation: ")
+    assert_openai_streams_tell(lines)
     assert health.status_code == refused.status_code == 503
     assert health.json()["error_type"] == "healthcheck"
     wait_until_healthy(own_server)
@@ -70,6 +87,22 @@ async def test_killed_under_load(own_server: Server) -> None:
     assert own_server.generate(STORY, max_new_tokens=3)["generated_text"]
     assert own_server.metric("tgi_engine_restarts") == 1
     assert own_server.metric("tgi_batch_current_size") == 0
+
+
+def assert_openai_streams_tell(lines: dict[str, list[str]]) -> None:
+    """Each ends with the error; the response, which has no [DONE], with what became of it."""
+    data = {
+        path: [line.removeprefix("data: ") for line in told if line.startswith("data: ")]
+        for path, told in lines.items()
+    }
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        *_, error, done = data[path]
+        assert done == "[DONE]"
+        assert json.loads(error)["error"]["code"] == "generation"
+    error, failed = (json.loads(event) for event in data["/v1/responses"][-2:])
+    assert error["type"] == "error" and error["code"] == "generation"
+    assert failed["type"] == "response.failed" and failed["response"]["status"] == "failed"
+    assert failed["response"]["error"]["message"] == error["message"]
 
 
 def test_nothing_outlives_the_front(model_path: Path, tmp_path: Path) -> None:

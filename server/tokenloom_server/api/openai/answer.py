@@ -58,8 +58,10 @@ class Answer(ABC):
 
     def _chunk(self, choice: Body, **more: object) -> Body:
         body = {**self._frame(self.chunk_name), "choices": [choice], **more}
-        if self._options.wants_usage:
-            body["usage"] = self.usage.body() if self._options.wants_usage_always else None
+        if self._options.wants_usage_always:
+            body["usage"] = self.usage.body()
+        elif self._options.wants_usage:
+            body["usage"] = None
         if choice["finish_reason"] is not None:
             body |= self._warnings
         return body

@@ -166,7 +166,7 @@ class SamplingFields(StructureFields):
     def wants_usage_always(self) -> bool:
         """Whether each chunk of a stream has the usage."""
         options = self.stream_options
-        return self.wants_usage and options is not None and bool(options.continuous_usage_stats)
+        return options is not None and bool(options.continuous_usage_stats)
 
     def sampled_request(
         self,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.spec import JSON_KINDS, ConstraintSpec
 from tokenloom_router.errors import ValidationError
 from tokenloom_server.api.grammar import (
     STRICT,
@@ -21,6 +21,7 @@ from tokenloom_server.api.grammar import (
 )
 
 Schema = str | dict[str, Any]
+HAVE_WHITE_SPACE = JSON_KINDS | {"structural_tag"}
 NamedSpec = tuple[str, ConstraintSpec]
 
 
@@ -114,7 +115,13 @@ class StructuredOutputs(BaseModel):
         default=None, description="White space between the parts of JSON; without it there is none"
     )
     disable_any_whitespace: bool | None = Field(
-        default=None, description="Must not be false: name a `whitespace_pattern` instead"
+        default=None, description="Has no effect: without a `whitespace_pattern` there is none"
+    )
+    disable_fallback: bool | None = Field(
+        default=None, description="Has no effect: there is no other library to fall back to"
+    )
+    disable_additional_properties: Literal[False] | None = Field(
+        default=None, description="Must not be true: say it in the schema"
     )
     lenient: bool = Field(
         default=False,
@@ -125,20 +132,20 @@ class StructuredOutputs(BaseModel):
     def specs(self, name: str) -> Iterator[NamedSpec]:
         """What is asked for, under the field's name. Raise ValidationError, naming that."""
         try:
-            for spec in self._specs(name):
-                yield name, spec
+            specs = list(self._specs())
         except ValidationError as error:
             words = error.reason
             if not words.startswith("grammar "):
                 raise
             raise ValidationError(f"`{name}` {words.removeprefix('grammar ')}") from None
+        if not specs:
+            raise ValidationError(f"`{name}` must ask for a form of output")
+        for spec in specs:
+            if self.whitespace_pattern is not None and spec.kind not in HAVE_WHITE_SPACE:
+                raise ValidationError(f"`{name}`: `whitespace_pattern` is for JSON")
+            yield name, spec
 
-    def _specs(self, name: str) -> Iterator[ConstraintSpec]:
-        if self.disable_any_whitespace is False:
-            raise ValidationError(
-                f"`{name}`: `disable_any_whitespace` must not be false: "
-                "`whitespace_pattern` says what white space may be there"
-            )
+    def _specs(self) -> Iterator[ConstraintSpec]:
         form: dict[str, Any] = {
             "whitespace_pattern": self.whitespace_pattern,
             "lenient": self.lenient,
@@ -208,15 +215,21 @@ class StructureFields(BaseModel):
                 yield "response_format", spec
         if self.structured_outputs is not None:
             yield from self.structured_outputs.specs("structured_outputs")
-        form: dict[str, Any] = {"whitespace_pattern": self.guided_whitespace_pattern}
         older: dict[str, dict[str, Any]] = {
-            "guided_json": {"json": self.guided_json, **form},
+            "guided_json": {"json": self.guided_json},
             "guided_regex": {"regex": self.guided_regex},
             "guided_choice": {"choice": self.guided_choice},
             "guided_grammar": {"grammar": self.guided_grammar},
-            "guided_json_object": {"json_object": self.guided_json_object, **form},
+            "guided_json_object": {"json_object": self.guided_json_object or None},
             "regex": {"regex": self.regex},
             "ebnf": {"grammar": self.ebnf},
         }
+        pattern = self.guided_whitespace_pattern
+        if pattern is not None and self.guided_json is None and not self.guided_json_object:
+            raise ValidationError("`guided_whitespace_pattern` needs `guided_json`")
         for name, fields in older.items():
-            yield from StructuredOutputs.model_validate(fields).specs(name)
+            if None in fields.values():
+                continue
+            space = pattern if name in ("guided_json", "guided_json_object") else None
+            form = StructuredOutputs.model_validate({**fields, "whitespace_pattern": space})
+            yield from form.specs(name)
