@@ -16,7 +16,7 @@ FIRST_ODDS = {3: 0.5, 2: 0.3, 1: 0.1}
 LEARNING_RATE = 0.1
 MAX_READ = 2048
 """Tokens that are read in one step; a longer prompt is read over several."""
-FIXED_TOKENS = 16
+FIXED_TOKENS = 12
 """A step takes as long as so many tokens do, before it computes any."""
 MAX_ROWS = 32
 """Where more sequences decode together, none of them drafts."""

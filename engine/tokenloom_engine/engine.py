@@ -234,9 +234,9 @@ class Engine:
                     sequence.score(scored)
             num_known = len(sequence.ids)
             drawn = [*choice.accepted, choice.drawn] if choice.drawn is not None else []
-            for token in drawn:
+            for index, token in enumerate(drawn):
                 if not sequence.is_finished:
-                    sequence.accept(token)
+                    sequence.accept(token, is_extra=index > 0)
             if choice.error is not None and not sequence.is_finished:
                 sequence.fail(choice.error)
             # Who is late computes its last token again, for another chance to draw.

@@ -158,6 +158,8 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """The texts of all generated tokens that are not special, joined."""
     generated_tokens: int
     forced_tokens: int
+    accepted_tokens: int = 0
+    """Drafts that were right: tokens that needed no forward of their own."""
     captures: Captures = {}
     """What the grammar's named parts matched."""
 

@@ -84,6 +84,7 @@ class Sequence:
         self._stop = StopStrings(submit.stopping.stop, scope)
         self._text: list[str] = []
         self._num_forced = 0
+        self._num_accepted = 0
         self._num_reported = 0
         self._prompt_tokens: list[Token] = []
         self._output = SequenceOutput(submit.id)
@@ -171,9 +172,13 @@ class Sequence:
         if self.ending is not None and self.num_scored == len(self.ids):
             self._finish(self.ending)
 
-    def accept(self, choice: Choice) -> None:
-        """Take a drawn token: report it, advance the constraint, add what that forces."""
+    def accept(self, choice: Choice, *, is_extra: bool = False) -> None:
+        """Take a drawn token: report it, advance the constraint.
+
+        `is_extra`: it is not the first one of its forward.
+        """
         self.ids.append(choice.id)
+        self._num_accepted += is_extra
         self.num_scored += 1
         stopping = self.submit.stopping
         if not self._advance_constraint([choice.id]):
@@ -364,7 +369,12 @@ class Sequence:
             self._text.append(tail)
         num_tokens = self._num_reported + len(tokens)
         self._output.finish = Finish(
-            reason, "".join(self._text), num_tokens, self._num_forced, self._captures(num_tokens)
+            reason,
+            "".join(self._text),
+            num_tokens,
+            self._num_forced,
+            self._num_accepted,
+            self._captures(num_tokens),
         )
 
     def _captures(self, num_tokens: int) -> Captures:

@@ -77,6 +77,9 @@ class EngineMetrics:
             self._preemptions.inc(stats.preemptions)
         if stats.forced_tokens:
             self._forced_tokens.inc(stats.forced_tokens)
+        if stats.drafted_tokens:
+            self._drafted_tokens.inc(stats.drafted_tokens)
+            self._accepted_tokens.inc(stats.accepted_tokens)
 
     def _make_gauges(self) -> None:
         def gauge(name: str, help_text: str) -> Gauge:
@@ -120,6 +123,10 @@ class EngineMetrics:
         )
         self._forced_tokens = counter(
             "tgi_forced_tokens", "Tokens that a constraint forced, computed without sampling."
+        )
+        self._drafted_tokens = counter("tgi_drafted_tokens", "Tokens guessed and verified.")
+        self._accepted_tokens = counter(
+            "tgi_accepted_tokens", "Guessed tokens that were right, and needed no forward."
         )
         self._restarts = counter("tgi_engine_restarts", "Starts of the engine after the first.")
 

@@ -92,7 +92,7 @@ class RequestMetrics:
         self._generated_tokens = tokens("tgi_request_generated_tokens", "Tokens generated.")
         self._skipped_tokens = tokens(
             "tgi_request_skipped_tokens",
-            "Tokens of a request for which the model was not asked: a constraint forced them.",
+            "Tokens of a request without a step of their own: forced, or guessed right.",
         )
 
     def limited(self, limits: Limits) -> None:
@@ -136,7 +136,7 @@ class RequestMetrics:
     def _succeeded(self, finishes: list[Finish], timings: Timings) -> None:
         self._success.inc()
         self._generated_tokens.observe(sum(finish.generated_tokens for finish in finishes))
-        self._skipped_tokens.observe(sum(finish.forced_tokens for finish in finishes))
+        self._skipped_tokens.observe(sum(f.forced_tokens + f.accepted_tokens for f in finishes))
         self._duration.observe(timings.total_seconds)
         self._validation.observe(timings.validation_seconds)
         self._queue.observe(timings.queue_seconds)

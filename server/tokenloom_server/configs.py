@@ -30,6 +30,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         waiting_served_ratio=settings.waiting_served_ratio,
         block_size=settings.block_size,
         prefix_caching=not settings.disable_prefix_caching,
+        speculate=settings.speculate,
         watermark_gamma=settings.watermark_gamma,
         watermark_delta=settings.watermark_delta,
         json_output=settings.json_output,

@@ -177,6 +177,14 @@ class Settings(BaseSettings):
         False, BATCHING, "compute equal beginnings of prompts anew each time"
     )
     block_size: int = flag(32, BATCHING, "tokens in a block of the KV cache", gt=0)
+    speculate: int = flag(
+        0,
+        BATCHING,
+        "most tokens of a request that are guessed, from what its text said before, and verified "
+        "in one step; 0 is off",
+        ge=0,
+        le=64,
+    )
 
     device: Literal["auto", "cpu", "cuda"] = flag("auto", ENGINE, "where the model runs")
     attention: Literal["auto", "cpu", "sdpa"] = flag(
@@ -254,7 +262,6 @@ class Settings(BaseSettings):
     max_input_length: int | None = flag(None, TGI, "older name of --max-input-tokens")
     sharded: MaybeSwitch = flag(None, TGI, "true is refused: one engine runs on one device")
     num_shard: int | None = flag(None, TGI, "more than 1 is refused", gt=0)
-    speculate: int | None = flag(None, TGI, "more than 0 is refused", ge=0)
     lora_adapters: Texts = flag((), TGI, "refused")
     rope_scaling: Literal["linear", "dynamic"] | None = flag(None, TGI, "refused")
     rope_factor: FiniteFloat | None = flag(None, TGI, "refused")

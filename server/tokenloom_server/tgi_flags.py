@@ -38,8 +38,6 @@ def refusal(given: Mapping[str, object]) -> str | None:
             "a model cannot be spread over several devices here: start one server a device, "
             "without `sharded` and with `num_shard` 1 or unset"
         )
-    if given.get("speculate"):
-        return "`speculate` is not built: leave it out, or give 0"
     if given.get("ngrok"):
         return "`ngrok` is not built: run a tunnel of your own to the server's port"
     if given.get("lora_adapters"):

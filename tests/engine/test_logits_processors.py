@@ -340,7 +340,11 @@ def test_a_fault_ends_its_own_row(
 @pytest.fixture(scope="module")
 def engine(model_path: Path, installed: None) -> Iterator[Engine]:
     config = EngineConfig(
-        model_id=str(model_path), dtype="float32", max_batch_total_tokens=4096, block_size=16
+        model_id=str(model_path),
+        dtype="float32",
+        max_batch_total_tokens=4096,
+        block_size=16,
+        speculate=4,  # to no effect: processors may remember
     )
     engine = Engine(config)
     yield engine

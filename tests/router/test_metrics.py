@@ -63,6 +63,8 @@ def test_all_are_there_from_the_start(metrics: Metrics) -> None:
         "tgi_prefix_cache_hit_tokens",
         "tgi_batch_preemptions",
         "tgi_forced_tokens",
+        "tgi_drafted_tokens",
+        "tgi_accepted_tokens",
         "tgi_batch_mask_duration_count",
         "tgi_constraint_compile_duration_count",
         "tgi_engine_restarts",
@@ -91,7 +93,7 @@ def test_labels_are_escaped() -> None:
 
 def test_a_finished_request(metrics: Metrics, finished: Timings) -> None:
     with metrics.requests.track(finished) as record:
-        record.finishes = [Finish("length", "text", 4, 3), Finish("length", "te", 2, 0)]
+        record.finishes = [Finish("length", "text", 4, 3), Finish("length", "te", 2, 0, 1)]
     found = samples(metrics)
     assert found["tgi_request_count"] == found["tgi_request_success"] == 1
     assert found["tgi_request_duration_sum"] == 5.0
@@ -101,7 +103,7 @@ def test_a_finished_request(metrics: Metrics, finished: Timings) -> None:
     assert found["tgi_request_mean_time_per_token_duration_sum"] == 1.0
     assert found["tgi_request_time_to_first_token_duration_sum"] == 2.0
     assert found["tgi_request_generated_tokens_sum"] == 6
-    assert found["tgi_request_skipped_tokens_sum"] == 3
+    assert found["tgi_request_skipped_tokens_sum"] == 4
 
 
 def test_each_request_is_counted_once(metrics: Metrics, finished: Timings) -> None:
@@ -157,6 +159,8 @@ def test_a_step(metrics: Metrics) -> None:
             prefix_hit_tokens=32,
             preemptions=1,
             forced_tokens=5,
+            drafted_tokens=9,
+            accepted_tokens=6,
             merges=1,
             step_seconds=0.5,
             forward_seconds=0.25,
@@ -178,6 +182,7 @@ def test_a_step(metrics: Metrics) -> None:
     assert found["tgi_prefix_cache_hit_tokens"] == 32
     assert found["tgi_batch_preemptions"] == 1
     assert found["tgi_forced_tokens"] == 5
+    assert (found["tgi_drafted_tokens"], found["tgi_accepted_tokens"]) == (9, 6)
     assert found["tgi_batch_mask_duration_sum"] == 0.125
     assert found["tgi_constraint_compile_duration_count"] == 2
     metrics.engine.idle()

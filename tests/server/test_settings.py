@@ -154,7 +154,7 @@ def test_a_hostname_that_is_a_name_is_left_out(monkeypatch: pytest.MonkeyPatch) 
         ({"sharded": "true"}, "a model cannot be spread over several devices here"),
         ({"num_shard": "2"}, "a model cannot be spread over several devices here"),
         ({"num_shard": "0"}, "`num_shard` must be > 0 (--num-shard, NUM_SHARD)"),
-        ({"speculate": "2"}, "`speculate` is not built"),
+        ({"speculate": "65"}, "`speculate` must be <= 64"),
         ({"ngrok": "true"}, "`ngrok` is not built"),
         ({"lora_adapters": "a,b=/c"}, "`lora_adapters` is not built"),
         ({"rope_scaling": "linear"}, "`rope_scaling` and `rope_factor` are not built"),
@@ -205,6 +205,7 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
         "waiting_served_ratio": "1.4",
         "disable_prefix_caching": "1",
         "block_size": "15",
+        "speculate": "2",
         "device": "cpu",
         "attention": "sdpa",
         "num_threads": "16",
@@ -226,6 +227,7 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
     assert (engine.max_batch_size, engine.max_waiting_tokens) == (12, 13)
     assert (engine.waiting_served_ratio, engine.block_size) == (1.4, 15)
     assert (engine.max_total_tokens, engine.prefix_caching) == (8, False)
+    assert engine.speculate == 2
     assert (engine.json_output, engine.log_level) == (True, "warn")
     assert (engine.quantize, engine.cuda_memory_fraction) == ("int8", 0.5)
     assert router.engine_stall_timeout == 17
@@ -294,7 +296,6 @@ def test_flags_without_effect_say_so_if_they_are_given() -> None:
         usage_stats="on",
         num_shard="1",
         sharded="false",
-        speculate="0",
         max_batch_size="4",
     )
     lines = [*remarks(Settings(**given).given)]
