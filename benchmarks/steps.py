@@ -81,7 +81,8 @@ class EngineSteps:
         with self._its_threads():
             ids = [self._submit(context) for _ in range(rows)]
             self._until_all_decode(rows)
-            free = self.engine._scheduler.blocks.num_free * self.engine._config.block_size
+            blocks = self.engine._scheduler.blocks
+            free = blocks.num_free * blocks.block_size
             ids += [self._submit(free + 1) for _ in range(waiting)]
             self._until_all_decode(rows)
             times = self._measure(steps)
