@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from tests.integration.serving import Json, Server, body, client, generate, token_ids
+from tests.integration.serving import Json, Server, body, client, events, generate, token_ids
 
 PROMPT = "The capital of France is"
 CHAT = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
@@ -142,6 +142,106 @@ async def test_prompt_logprobs_are_right_in_a_crowd_and_with_a_cached_prefix(
         assert "".join(token["text"] for token in one) == prompts[number]
         for left, right in zip(one[1:], other[1:], strict=True):
             assert left["logprob"] == pytest.approx(right["logprob"], abs=1e-3)
+
+
+@pytest.mark.anyio
+async def test_a_long_prompt_says_the_same_each_time_and_in_company(server: Server) -> None:
+    prompt = " ".join(f"In year {number} the harvest was good." for number in range(80))
+    wanted: Json = {"max_new_tokens": 12}
+    async with client(server) as http:
+        alone, cached = [await generate(http, prompt, **wanted) for _ in range(2)]
+        found: list[list[int]] = []
+
+        async def ask(start: str) -> None:
+            response = await generate(http, start + prompt, **wanted)
+            if not start:
+                found.append(token_ids(response))
+
+        async with anyio.create_task_group() as tasks:
+            for start in ("", "Once. ", "", "Twice. "):
+                tasks.start_soon(ask, start)
+    assert token_ids(cached) == token_ids(alone)
+    assert found == [token_ids(alone)] * 2
+
+
+def test_a_seed_says_the_same_on_every_route(server: Server) -> None:
+    drawn: Json = {"max_new_tokens": 10, "temperature": 0.9, "seed": 42}
+    text = server.generate(PROMPT, **drawn)["generated_text"]
+    assert stream(server, PROMPT, **drawn)[-1]["generated_text"] == text
+    for path in ("/", "/invocations"):
+        (answer,) = httpx.post(server.url + path, json=body(PROMPT, drawn), timeout=60).json()
+        assert answer["generated_text"] == PROMPT + text
+    predicted = httpx.post(
+        f"{server.url}/vertex", json={"instances": [body(PROMPT, drawn)]}, timeout=60
+    )
+    assert predicted.json() == {"predictions": [text]}
+    completion: Json = {"prompt": PROMPT, "max_tokens": 10, "temperature": 0.9, "seed": 42}
+    answer = httpx.post(f"{server.url}/v1/completions", json=completion, timeout=60).json()
+    assert answer["choices"][0]["text"] == text
+
+
+def test_repetition_penalty_counts_the_prompt_and_frequency_penalty_does_not(
+    server: Server,
+) -> None:
+    def first(**penalties: float) -> tuple[str, float]:
+        given: Json = {"max_new_tokens": 1, "details": True, "logprobs_mode": "processed"}
+        details = server.generate(" ".join(["ha"] * 10), **given, **penalties)["details"]
+        (token,) = details["tokens"]
+        return token["text"], token["logprob"]
+
+    text, logprob = first()
+    assert text == " ha"
+    same, as_high = first(frequency_penalty=2)
+    assert same == text
+    assert as_high == pytest.approx(logprob, abs=1e-4)
+    other, lower = first(repetition_penalty=2)
+    assert other != text or lower < logprob - 0.5
+
+
+@pytest.mark.parametrize(
+    ("word", "length"), [("one", 1), ("two", 31), ("three", 32), ("four", 33), ("five", 96)]
+)
+def test_a_cached_prompt_says_the_same_whatever_its_length(
+    server: Server, word: str, length: int
+) -> None:
+    """Around the size of a block, which is 32 tokens."""
+    for last in (word, "and"):
+        prompt = f" {word}" * (length - 1) + f" {last}"
+        answers = [
+            httpx.post(
+                f"{server.url}/generate", json=body(prompt, {"max_new_tokens": 3, "details": True})
+            )
+            for _ in range(3)
+        ]
+        assert answers[0].headers["x-prompt-tokens"] == str(length)
+        cold, *cached = [answer.json()["details"]["tokens"] for answer in answers]
+        for tokens in cached:
+            for one, other in zip(cold, tokens, strict=True):
+                assert one["id"] == other["id"]
+                assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+
+
+@pytest.mark.anyio
+async def test_streams_under_load_say_what_whole_answers_do(server: Server) -> None:
+    wholes: dict[int, str] = {}
+    pieces: dict[int, str] = {}
+    async with client(server) as http:
+
+        async def ask(number: int) -> None:
+            response = await generate(http, f"{number} green", max_new_tokens=16)
+            wholes[number] = response["generated_text"]
+
+        async def listen(number: int) -> None:
+            said = events(http, f"{number} green", max_new_tokens=16)
+            tokens = [event["token"] async for event in said]
+            pieces[number] = "".join(token["text"] for token in tokens if not token["special"])
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(32):
+                tasks.start_soon(listen, number)
+                tasks.start_soon(ask, number)
+    assert len(wholes) == 32
+    assert pieces == wholes
 
 
 @pytest.mark.anyio
