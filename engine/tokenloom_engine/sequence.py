@@ -13,9 +13,8 @@ from tokenloom_engine.constraints.base import Captures, Constraint
 from tokenloom_engine.constraints.factory import Lease
 from tokenloom_engine.constraints.masks import CompiledConstraint, Mask, wait_for
 from tokenloom_engine.constraints.outlook import Outlook, Path
-from tokenloom_engine.constraints.spec import JSON_KINDS
-from tokenloom_engine.detokenizer import Detokenizer
 from tokenloom_engine.drafts import Drafter
+from tokenloom_engine.generated_text import GeneratedText
 from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import (
     Finish,
@@ -25,7 +24,6 @@ from tokenloom_engine.messages import (
     Token,
     TopToken,
 )
-from tokenloom_engine.stop_strings import StopStrings
 from tokenloom_engine.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -73,16 +71,8 @@ class Sequence:
         """Set when no more tokens are drawn, though some may still wait for their scores."""
         self.started_at: float | None = None
         self._vocabulary = vocabulary
-        self._detokenizer = Detokenizer(vocabulary, submit.prompt_ids)
-        spec = submit.constraint
-        self._num_repeated = len(spec.prefix) if spec is not None else 0
-        """Characters to come that the prompt had already, before token healing backed it up."""
         self._stop_token_ids = frozenset(submit.stopping.stop_token_ids)
-        scope = submit.stopping.stop_scope
-        if spec is not None and spec.kind in JSON_KINDS:
-            scope = msgspec.structs.replace(scope, in_json=True)
-        self._stop = StopStrings(submit.stopping.stop, scope)
-        self._text: list[str] = []
+        self._text = GeneratedText(submit, vocabulary)
         self._num_forced = 0
         self._num_accepted = 0
         self._num_reported = 0
@@ -321,23 +311,16 @@ class Sequence:
         return True
 
     def _report(self, choice: Choice, *, forced: bool) -> None:
-        text = self._detokenizer.push(choice.id)
-        special = self._vocabulary.is_special(choice.id)
-        if not special:
-            text = self._without_prefix(text)
         num_tokens = self._num_reported + len(self._output.tokens) + 1
         may_stop = num_tokens >= self.submit.stopping.min_new_tokens
-        stays = self._stop.cut(text, may_stop=may_stop)
-        if stays is not None:
-            text = text[:stays]
-        if not special:
-            self._text.append(text)
+        text = self._text.push(choice.id, may_stop=may_stop)
+        special = self._vocabulary.is_special(choice.id)
         top = self._top(choice)
         self._output.tokens.append(
             Token(choice.id, text, choice.logprob, special, forced, top, choice.temperature)
         )
         self._num_forced += forced
-        if stays is not None:
+        if self._text.is_stopped:
             self._finish("stop_sequence")
 
     def _top(self, choice: Choice) -> list[TopToken] | None:
@@ -354,23 +337,14 @@ class Sequence:
         ]
         return top or None
 
-    def _without_prefix(self, text: str) -> str:
-        """What of a new piece of text the prompt did not have already."""
-        new = text[self._num_repeated :]
-        self._num_repeated -= len(text) - len(new)
-        return new
-
     def _finish(self, reason: FinishReason) -> None:
         tokens = self._output.tokens
-        tail = "" if reason == "stop_sequence" else self._without_prefix(self._detokenizer.flush())
-        if tail and tokens and not tokens[-1].special:
-            # What was held back with the beginning of a character that never came to its end.
+        if tokens and not tokens[-1].special and (tail := self._text.flush()):
             tokens[-1] = msgspec.structs.replace(tokens[-1], text=tokens[-1].text + tail)
-            self._text.append(tail)
         num_tokens = self._num_reported + len(tokens)
         self._output.finish = Finish(
             reason,
-            "".join(self._text),
+            self._text.whole,
             num_tokens,
             self._num_forced,
             self._num_accepted,
