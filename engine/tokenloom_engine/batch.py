@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,12 +94,24 @@ class Batch:
 
         def tensor(values: NDArray[np.int64]) -> torch.Tensor:
             values = values.repeat(2) if twin and len(values) == 1 else values
-            return torch.from_numpy(values).to(device)
+            return to_device(values, device)
 
         return cls(
             rows,
             tensor(np.asarray(ids)).unsqueeze(0),
             tensor(np.concatenate(positions)).unsqueeze(0),
-            torch.from_numpy(np.concatenate(slots)).to(device),
+            to_device(np.concatenate(slots), device),
             tensor(np.concatenate(logits)),
         )
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """What the array holds. On a CPU it is the array's memory.
+
+    A GPU copies while the caller goes on, from pinned memory that torch hands out again only when
+    the copy has ended.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)

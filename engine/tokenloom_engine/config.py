@@ -20,6 +20,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """auto, bfloat16, float16 or float32."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    num_shard: int | None = 1
+    """Processes among which the model is spread, a GPU each; None is as many as there are GPUs."""
     quantize: str | None = None
     """How weights are kept: int8, or None for as they are in `dtype`."""
     trust_remote_code: bool = False
@@ -38,7 +40,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     waiting_served_ratio: float = 0.0
     speculate: int = 0
     """Draft tokens a step that a sequence may have verified at most; 0 is off."""
-    block_size: int = 32
+    block_size: int | None = None
+    """Tokens in a block of the KV cache; None is what suits the attention back end."""
     prefix_caching: bool = True
     watermark_gamma: float = 0.5
     """Share of the vocabulary that a watermark prefers."""

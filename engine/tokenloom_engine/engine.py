@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import msgspec
@@ -44,11 +45,17 @@ LONELY_SECONDS = 0.05
 class Engine:
     """Runs all sequences together. Synchronous; one caller."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        """Load the model. Raises LoadError."""
+    def __init__(
+        self, config: EngineConfig, on_lost_shard: Callable[[], None] = lambda: None
+    ) -> None:
+        """Load the model. Raises LoadError.
+
+        `on_lost_shard` is called in another thread when one of several shards has ended. A step
+        that runs then may never end, and no later one works.
+        """
         self._config = config
         limit_cuda_memory(config.cuda_memory_fraction)
-        self._runner = ModelRunner(config)
+        self._runner = ModelRunner(config, on_lost_shard=on_lost_shard)
         self._processors = _load_processors(self._runner)
         self.model: ModelInfo = msgspec.structs.replace(
             self._runner.info, logits_processors=self._processors.names
@@ -61,7 +68,7 @@ class Engine:
             self._runner.kernels,
         )
         blocks = BlockManager(
-            self._runner.num_blocks, config.block_size, prefix_caching=config.prefix_caching
+            self._runner.num_blocks, self._runner.block_size, prefix_caching=config.prefix_caching
         )
         limits = SchedulerLimits(
             max_batch_prefill_tokens=self.model.max_batch_prefill_tokens,
@@ -132,8 +139,9 @@ class Engine:
         return self._take_outputs(rows, time.perf_counter() - start)
 
     def close(self) -> None:
-        """Let helper threads end."""
+        """Let helper threads end, and other shards."""
         self._constraints.close()
+        self._runner.close()
 
     def _take_processors(self, sequence: Sequence) -> None:
         try:
@@ -185,7 +193,7 @@ class Engine:
         self._start_looking_ahead([rows[i] for i in drawing if rows[i].drafts])
         model = self._runner.model
         batch = Batch.pack(
-            rows, self._config.block_size, model.device, twin=not model.is_batch_invariant
+            rows, self._runner.block_size, model.device, twin=not model.is_batch_invariant
         )
         start = time.perf_counter()
         logits = self._runner.get_logits(batch)

@@ -11,7 +11,12 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from tokenloom_engine.attention import create_attention, resolve_attention
+from tokenloom_engine.attention import (
+    create_attention,
+    default_block_size,
+    resolve_attention,
+    settle_attention,
+)
 from tokenloom_engine.attention.base import LayerSpec
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.checkpoint import cache_folder, keep, resolve_checkpoint
@@ -61,12 +66,14 @@ class ModelRunner:
             # wait for each other longer than they compute where others use the cores too.
             torch.set_num_threads(1)
         tokenizer_file = _keep_tokenizer(self.tokenizer_json)
-        self.block_size = config.block_size
+        self.block_size = config.block_size or default_block_size(attention)
         bytes_per_token = sum(layer.bytes_per_token(dtype) for layer in layers)
         max_positions = (
             getattr(self.model.config, "max_position_embeddings", None) or DEFAULT_MAX_POSITIONS
         )
-        self.num_blocks = _num_blocks(config, device, bytes_per_token, max_positions)
+        self.num_blocks = _num_blocks(
+            config, self.block_size, device, bytes_per_token, max_positions
+        )
         self.backend = create_attention(
             attention, layers, self.num_blocks, self.block_size, dtype, device, kernels
         )
@@ -110,27 +117,39 @@ class ModelRunner:
 
         Returns the attention layers and the name of their back end. Raises UnfaithfulError.
         """
-        attention = resolve_attention(config.attention, config.block_size, dtype, kernels)
+        attention = resolve_attention(config.attention, config.block_size, dtype, device, kernels)
         self.model = Model.load(path, dtype, device, trust_remote_code=config.trust_remote_code)
         self.tokenizer_json, self._eos_token_ids = _read_tokenizer(
             self.model, path, trust_remote_code=config.trust_remote_code
         )
         self.vocabulary = Vocabulary(Tokenizer.from_str(self.tokenizer_json), self._eos_token_ids)
         layers = probe_layers(self.model)
+        attention = settle_attention(config.attention, attention, layers)
         references = reference_logits(self.model)
         self._vocab_size = references[0].shape[-1]
         self._num_parameters = sum(p.numel() for p in self.model.network.parameters())
         how = self.model.optimize(layers, attention, kernels, config.quantize)
         logger.info("%s; attention by %s", how, attention)
-        probe_logits(
-            self.model,
-            layers,
-            attention,
-            self.vocabulary,
-            references,
-            kernels,
-            is_quantized=config.quantize is not None,
-        )
+
+        def probe(attention: str) -> None:
+            probe_logits(
+                self.model,
+                layers,
+                attention,
+                self.vocabulary,
+                references,
+                kernels,
+                is_quantized=config.quantize is not None,
+            )
+
+        try:
+            probe(attention)
+        except (RuntimeError, UnfaithfulError) as error:
+            if attention != "varlen" or config.attention == "varlen":
+                raise
+            logger.warning("Attention by sdpa, which is slower, for with varlen: %s", error)
+            attention = "sdpa"
+            probe(attention)
         return layers, attention
 
     def get_logits(self, batch: Batch) -> torch.Tensor:
@@ -150,15 +169,19 @@ def _load_kernels(config: EngineConfig, device: torch.device) -> Kernels | None:
 
 
 def _num_blocks(
-    config: EngineConfig, device: torch.device, bytes_per_token: int, max_positions: int
+    config: EngineConfig,
+    block_size: int,
+    device: torch.device,
+    bytes_per_token: int,
+    max_positions: int,
 ) -> int:
     longest = config.max_total_tokens or max_positions
     tokens = config.max_batch_total_tokens
     if tokens is None:
         fits = memory_for_kv_cache(device) // bytes_per_token
         tokens = min(fits, MAX_AUTO_SEQUENCES * longest)
-    num_blocks = tokens // config.block_size
-    if config.max_total_tokens is not None and num_blocks * config.block_size < longest:
+    num_blocks = tokens // block_size
+    if config.max_total_tokens is not None and num_blocks * block_size < longest:
         raise LoadError(f"Not enough memory to handle `max_total_tokens={longest}`")
     if num_blocks < 1:
         raise LoadError(f"the KV cache has room for {tokens} tokens, less than one block")

@@ -11,6 +11,7 @@ import torch
 
 from tokenloom_engine.attention import create_attention
 from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
+from tokenloom_engine.attention.varlen import PAGE
 from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.errors import LoadError, UnfaithfulError
 from tokenloom_engine.kernels.library import Kernels
@@ -40,7 +41,15 @@ def probe_layers(model: Model) -> list[LayerSpec]:
         layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
         layers.append(
-            LayerSpec(layer, k.shape[1], k.shape[-1], v.shape[-1], options.sliding_window)
+            LayerSpec(
+                layer,
+                k.shape[1],
+                k.shape[-1],
+                v.shape[-1],
+                options.sliding_window,
+                options.softcap,
+                options.sinks is not None,
+            )
         )
         return q.new_zeros(q.shape[0], q.shape[1], v.shape[-1])
 
@@ -76,9 +85,10 @@ def probe_logits(
     is_quantized: bool,
 ) -> None:
     """Compare packed logits with `references`. Raises LoadError if they differ."""
-    num_blocks = 2 * len(PROBE_LENGTHS) * (-(-max(PROBE_LENGTHS) // PROBE_BLOCK_SIZE))
+    block_size = PAGE if attention == "varlen" else PROBE_BLOCK_SIZE
+    num_blocks = 2 * len(PROBE_LENGTHS) * (-(-max(PROBE_LENGTHS) // block_size))
     backend = create_attention(
-        attention, layers, num_blocks, PROBE_BLOCK_SIZE, model.dtype, model.device, kernels
+        attention, layers, num_blocks, block_size, model.dtype, model.device, kernels
     )
     model.bind(backend)
     sequences = [_sequence(model, length, vocabulary) for length in PROBE_LENGTHS]
@@ -93,7 +103,7 @@ def probe_logits(
             if count:
                 rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
                 sequence.num_computed += count
-        batch = Batch.pack(rows, PROBE_BLOCK_SIZE, model.device, twin=not model.is_batch_invariant)
+        batch = Batch.pack(rows, block_size, model.device, twin=not model.is_batch_invariant)
         backend.prepare(batch)
         logits = model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
         parts = torch.split(logits, [row.num_logits for row in rows])

@@ -176,7 +176,12 @@ class Settings(BaseSettings):
     disable_prefix_caching: Switch = flag(
         False, BATCHING, "compute equal beginnings of prompts anew each time"
     )
-    block_size: int = flag(32, BATCHING, "tokens in a block of the KV cache", gt=0)
+    block_size: int | None = flag(
+        None,
+        BATCHING,
+        "tokens in a block of the KV cache; without it 32, and 256 where attention is varlen",
+        gt=0,
+    )
     speculate: int = flag(
         0,
         BATCHING,
@@ -187,8 +192,11 @@ class Settings(BaseSettings):
     )
 
     device: Literal["auto", "cpu", "cuda"] = flag("auto", ENGINE, "where the model runs")
-    attention: Literal["auto", "cpu", "sdpa"] = flag(
-        "auto", ENGINE, "attention back end; auto is cpu where the CPU kernels can be built"
+    attention: Literal["auto", "cpu", "sdpa", "varlen"] = flag(
+        "auto",
+        ENGINE,
+        "attention back end; auto is varlen on a GPU that it can serve, and cpu where the CPU "
+        "kernels can be built",
     )
     disable_custom_kernels: Switch = flag(
         False, ENGINE, "compute with torch alone, without the kernels of this project"

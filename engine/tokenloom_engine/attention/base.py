@@ -19,6 +19,8 @@ class LayerSpec:
     key_dim: int
     value_dim: int
     sliding_window: int | None
+    softcap: float | None = None
+    has_sinks: bool = False
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """What the layer keeps of each token."""

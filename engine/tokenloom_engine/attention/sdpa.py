@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
-from tokenloom_engine.batch import Batch, Row
+from tokenloom_engine.batch import Batch, Row, to_device
 
 
 @dataclass(slots=True)
@@ -122,8 +122,8 @@ class SdpaAttention:
         positions = np.asarray([[row.start] for row in rows]) + np.arange(count)
         return _Group(
             slice(offset, offset + len(rows) * count),
-            self._to_device(tables.reshape(-1)),
-            self._to_device(positions),
+            to_device(tables.reshape(-1), self._device),
+            to_device(positions, self._device),
             num_blocks * self._block_size,
         )
 
@@ -138,9 +138,6 @@ class SdpaAttention:
         out = self._workspaces[which][:size].view(-1, width)
         torch.index_select(cache.view(-1, width), 0, group.blocks, out=out)
         return out.view(-1, group.num_keys, *shape).transpose(1, 2)
-
-    def _to_device(self, array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
 
 
 def _attention(
