@@ -27,6 +27,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False
     attention: str = "auto"
     """auto or the name of a module in `attention/`."""
+    cuda_graphs: tuple[int, ...] | None = None
+    """Numbers of rows for which decode forwards are recorded; 0 or () is none, None the usual."""
     disable_custom_kernels: bool = False
     """Compute with torch alone."""
     num_threads: int | None = None

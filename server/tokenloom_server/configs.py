@@ -19,6 +19,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         quantize=settings.quantize,
         trust_remote_code=settings.trust_remote_code,
         attention=settings.attention,
+        cuda_graphs=settings.cuda_graphs or None,
         disable_custom_kernels=settings.disable_custom_kernels,
         num_threads=settings.num_threads,
         cuda_memory_fraction=settings.cuda_memory_fraction,

@@ -39,7 +39,8 @@ ReasoningOption = Annotated[str, AfterValidator(as_reasoning)]
 Address = Annotated[str, AfterValidator(as_address)]
 Backends = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
-Numbers = Annotated[tuple[int, ...], NoDecode, BeforeValidator(as_list)]
+Size = Annotated[int, Field(ge=0, le=1024)]
+Sizes = Annotated[tuple[Size, ...], NoDecode, BeforeValidator(as_list)]
 
 MODEL = "Model"
 HTTP = "HTTP server"
@@ -198,6 +199,12 @@ class Settings(BaseSettings):
         "attention back end; auto is varlen on a GPU that it can serve, and cpu where the CPU "
         "kernels can be built",
     )
+    cuda_graphs: Sizes = flag(
+        (),
+        ENGINE,
+        "numbers of requests for whose decoding a GPU's work is recorded at start, by commas; 0 is "
+        "none, without it 1, 2, 4 and so on to 128",
+    )
     disable_custom_kernels: Switch = flag(
         False, ENGINE, "compute with torch alone, without the kernels of this project"
     )
@@ -277,7 +284,6 @@ class Settings(BaseSettings):
     ngrok_authtoken: str | None = flag(None, TGI, "no effect")
     ngrok_edge: str | None = flag(None, TGI, "no effect")
     kv_cache_dtype: Literal["auto", "fp8_e4m3fn", "fp8_e5m2"] | None = flag(None, TGI, "no effect")
-    cuda_graphs: Numbers = flag((), TGI, "no effect")
     enable_prefill_logprobs: Switch = flag(False, TGI, "no effect: they are always there")
     weights_cache_override: str | None = flag(None, TGI, "no effect")
     prometheus_port: int | None = flag(None, TGI, "no effect: metrics are on the server's own port")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 NO_EFFECT = {
-    "cuda_graphs": "forward passes are not captured in graphs",
     "enable_prefill_logprobs": "`decoder_input_details` always brings them",
     "kv_cache_dtype": "the KV cache has the model's dtype",
     "master_addr": "there are no shards to meet",
@@ -17,7 +16,7 @@ NO_EFFECT = {
     "weights_cache_override": "--model-id takes a local folder",
 }
 """And why."""
-AS_IT_IS_HERE = {"cuda_graphs": (0,), "kv_cache_dtype": "auto"}
+AS_IT_IS_HERE = {"kv_cache_dtype": "auto"}
 """Values that ask for what happens anyway."""
 
 

@@ -13,7 +13,9 @@ from tokenloom_engine.engine import Engine
 from tokenloom_engine.probe import probe_layers
 
 
-def tiny_engine(folder: Path, model_path: Path) -> Engine:
+def tiny_engine(
+    folder: Path, model_path: Path, cuda_graphs: tuple[int, ...] | None = None
+) -> Engine:
     """Grouped heads and a sliding window, computed by torch alone."""
     torch.manual_seed(1)
     config = MistralConfig(
@@ -40,6 +42,7 @@ def tiny_engine(folder: Path, model_path: Path) -> Engine:
             block_size=16,
             max_batch_total_tokens=2048,
             max_batch_prefill_tokens=24,
+            cuda_graphs=cuda_graphs,
         )
     )
 

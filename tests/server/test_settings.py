@@ -208,6 +208,7 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
         "speculate": "2",
         "device": "cpu",
         "attention": "sdpa",
+        "cuda_graphs": "1,2,4",
         "num_threads": "16",
         "disable_grammar_support": "1",
         "disable_forced_tokens": "1",
@@ -228,6 +229,9 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
     assert (engine.waiting_served_ratio, engine.block_size) == (1.4, 15)
     assert (engine.max_total_tokens, engine.prefix_caching) == (8, False)
     assert engine.speculate == 2
+    assert engine.cuda_graphs == (1, 2, 4)
+    assert engine_config(Settings(model_id="m", **flags(cuda_graphs="0"))).cuda_graphs == (0,)
+    assert engine_config(Settings(model_id="m")).cuda_graphs is None
     assert (engine.json_output, engine.log_level) == (True, "warn")
     assert (engine.quantize, engine.cuda_memory_fraction) == ("int8", 0.5)
     assert router.engine_stall_timeout == 17
@@ -283,7 +287,6 @@ def test_the_older_name_of_max_input_tokens(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_flags_without_effect_say_so_if_they_are_given() -> None:
     given = flags(
-        cuda_graphs="1,2,4",
         enable_prefill_logprobs="true",
         kv_cache_dtype="fp8_e5m2",
         master_addr="localhost",
@@ -303,7 +306,7 @@ def test_flags_without_effect_say_so_if_they_are_given() -> None:
     for name in NO_EFFECT:
         assert sum(line.startswith(f"--{name.replace('_', '-')} has no effect: ") for line in lines)
     assert [*remarks(Settings().given)] == []
-    quiet = flags(cuda_graphs="0", kv_cache_dtype="auto")
+    quiet = flags(kv_cache_dtype="auto")
     assert [*remarks(Settings(**quiet).given)] == []
 
 

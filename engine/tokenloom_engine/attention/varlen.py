@@ -59,7 +59,7 @@ class VarlenAttention:
     ) -> None:
         """`operation` does what torch.nn.attention.varlen.varlen_attn does; None is that."""
         self._operation = operation or _operation_of_torch()
-        self._device = device
+        self.device = device
         self.block_size = block_size
         self.scratch_block = num_blocks
         self.step: VarlenStep | None = None
@@ -85,10 +85,10 @@ class VarlenAttention:
         lengths = np.asarray([row.end for row in rows], dtype=np.int32)
         self.step = VarlenStep(
             batch.slots,
-            to_device(block_tables(rows, self.block_size), self._device),
-            to_device(_starts([row.count for row in rows]), self._device),
-            to_device(_starts(lengths), self._device),
-            to_device(lengths, self._device),
+            to_device(block_tables(rows, self.block_size), self.device),
+            to_device(_starts([row.count for row in rows]), self.device),
+            to_device(_starts(lengths), self.device),
+            to_device(lengths, self.device),
             max(row.count for row in rows),
             int(lengths.max()),
         )
