@@ -26,5 +26,17 @@ def configure_logging(*, json_output: bool, level: str = "info") -> None:
     logging.captureWarnings(True)
 
 
+def tame_libraries(*, with_progress: bool) -> None:
+    """Let what the libraries say go through our log, and draw bars only for a person."""
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
+    if not with_progress:
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        disable_progress_bars()
+
+
 def _json_formatter() -> JsonFormatter:
     return JsonFormatter("{asctime}{levelname}{name}{message}", style="{", rename_fields=JSON_NAMES)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
+from transformers.distributed import DistributedConfig
 
 from tokenloom_engine.attention.base import AttentionBackend, AttentionOptions, LayerSpec
 from tokenloom_engine.attention.cpu import CpuAttention
@@ -81,8 +82,9 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 class Model:
     """Runs forwards over packed batches; each attention layer calls `attend`."""
 
-    def __init__(self, network: PreTrainedModel, attention_name: str) -> None:
+    def __init__(self, network: PreTrainedModel, attention_name: str, num_shards: int = 1) -> None:
         self.network = network
+        self.num_shards = num_shards
         self.config = network.config.get_text_config()
         self.device = network.device
         self.dtype = network.dtype
@@ -94,9 +96,23 @@ class Model:
 
     @classmethod
     def load(
-        cls, path: Path, dtype: torch.dtype, device: torch.device, *, trust_remote_code: bool
+        cls,
+        path: Path,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        trust_remote_code: bool,
+        num_shards: int = 1,
     ) -> Model:
-        """Load the weights from a local folder. Raises LoadError."""
+        """Load the weights from a local folder. Raises LoadError.
+
+        With several shards this process has a part of the weights, and meets the others in each
+        forward: they must run the same.
+        """
+        parallel: dict[str, Any] = {}
+        if num_shards > 1:
+            plan = DistributedConfig(tp_plan="auto", tp_size=num_shards)
+            parallel["distributed_config"] = plan
         try:
             network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 path,
@@ -104,12 +120,15 @@ class Model:
                 attn_implementation="eager",
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
+                **parallel,
             )
         except Exception as error:  # whatever a broken or foreign model makes transformers raise
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise LoadError(f"cannot load the model {path}: {reason[0]}") from error
-        torch.nn.Module.to(network.requires_grad_(False), device).train(False)
-        return cls(network, next(_names))
+        network.requires_grad_(False).train(False)
+        if num_shards == 1:
+            torch.nn.Module.to(network, device)
+        return cls(network, next(_names), num_shards)
 
     @property
     def is_batch_invariant(self) -> bool:
@@ -128,6 +147,10 @@ class Model:
         `layers` as the probe saw them. Returns for the log what was done. The network's own
         modules are not to be used afterwards.
         """
+        if self.num_shards > 1:
+            # Each linear layer is one of transformers' with a part of its weight, and meets others.
+            norms = replace_norms(self.network, kernels) if kernels is not None else 0
+            return f"one of {self.num_shards} shards, by torch; {norms} norms by CPU kernels"
         if kernels is None:
             count = prepack_linears(self.network) if quantize is None else 0
             return f"{count} linear layers prepacked by oneDNN"

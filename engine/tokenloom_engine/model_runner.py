@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from tokenloom_engine.memory import memory_for_kv_cache
 from tokenloom_engine.messages import ModelInfo
 from tokenloom_engine.model import Model, pick_device, pick_dtype
 from tokenloom_engine.probe import probe_layers, probe_logits, reference_logits
+from tokenloom_engine.shards import Shards, check_divisible, count_shards
 from tokenloom_engine.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -41,21 +43,38 @@ MAX_AUTO_SEQUENCES = 128
 class ModelRunner:
     """A loaded model behind `get_logits`."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        """Load. Raises LoadError with one line for the operator."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        shards: Shards | None = None,
+        on_lost_shard: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Load. Raises LoadError with one line for the operator.
+
+        `shards`: those that this process is one of. Without them, it starts the others if
+        `config` wants several; `on_lost_shard` is called in another thread when one ends.
+        """
         started = time.perf_counter()
-        if config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
         device = pick_device(config.device)
+        num_shards = count_shards(config, device) if shards is None else shards.count
+        if config.num_threads is not None or num_shards > 1:
+            share = max(1, torch.get_num_threads() // num_shards)
+            torch.set_num_threads(config.num_threads or share)
         dtype = pick_dtype(config.dtype, device)
         checkpoint = resolve_checkpoint(config.model_id, config.revision, dtype)
         logger.info("Loading %s as %s on %s", config.model_id, dtype, device)
+        if shards is None and num_shards > 1:
+            # The first so that the others find the model as a folder.
+            check_divisible(checkpoint.path, num_shards, trust_remote_code=config.trust_remote_code)
+            shards = Shards.lead(config, checkpoint.path, num_shards, device, on_lost_shard)
+        self._shards = shards
         kernels = _load_kernels(config, device)
         try:
             layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
         except UnfaithfulError as error:
             if kernels is None or config.quantize is not None:
                 raise
+            # Each shard sees this, for the logits are the same in all of them.
             logger.warning("Without the CPU kernels (slower), for with them %s", error)
             kernels = None
             layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
@@ -72,8 +91,10 @@ class ModelRunner:
             getattr(self.model.config, "max_position_embeddings", None) or DEFAULT_MAX_POSITIONS
         )
         self.num_blocks = _num_blocks(
-            config, self.block_size, device, bytes_per_token, max_positions
+            config, self.block_size, device, bytes_per_token, max_positions, num_shards
         )
+        if shards is not None:
+            self.num_blocks = shards.least(self.num_blocks)
         self.backend = create_attention(
             attention, layers, self.num_blocks, self.block_size, dtype, device, kernels
         )
@@ -118,7 +139,13 @@ class ModelRunner:
         Returns the attention layers and the name of their back end. Raises UnfaithfulError.
         """
         attention = resolve_attention(config.attention, config.block_size, dtype, device, kernels)
-        self.model = Model.load(path, dtype, device, trust_remote_code=config.trust_remote_code)
+        self.model = Model.load(
+            path,
+            dtype,
+            device,
+            trust_remote_code=config.trust_remote_code,
+            num_shards=1 if self._shards is None else self._shards.count,
+        )
         self.tokenizer_json, self._eos_token_ids = _read_tokenizer(
             self.model, path, trust_remote_code=config.trust_remote_code
         )
@@ -154,6 +181,21 @@ class ModelRunner:
 
     def get_logits(self, batch: Batch) -> torch.Tensor:
         """One forward. Returns [num_logits, vocab_size], row after row."""
+        if self._shards is None:
+            return self._forward(batch)
+        self._shards.send(batch.rows, self.block_size)
+        try:
+            return self._forward(batch)
+        except Exception:
+            self._shards.give_up()
+            raise
+
+    def close(self) -> None:
+        """Let other shards end."""
+        if self._shards is not None:
+            self._shards.close()
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
         self.backend.prepare(batch)
         logits = self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
         return logits[: batch.num_logits]
@@ -174,11 +216,14 @@ def _num_blocks(
     device: torch.device,
     bytes_per_token: int,
     max_positions: int,
+    num_shards: int,
 ) -> int:
     longest = config.max_total_tokens or max_positions
     tokens = config.max_batch_total_tokens
     if tokens is None:
-        fits = memory_for_kv_cache(device) // bytes_per_token
+        # Shards on a CPU share its memory.
+        sharing = num_shards if device.type == "cpu" else 1
+        fits = memory_for_kv_cache(device) // sharing // bytes_per_token
         tokens = min(fits, MAX_AUTO_SEQUENCES * longest)
     num_blocks = tokens // block_size
     if config.max_total_tokens is not None and num_blocks * block_size < longest:

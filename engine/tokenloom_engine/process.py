@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.logs import configure_logging
+from tokenloom_engine.logs import configure_logging, tame_libraries
 from tokenloom_engine.messages import (
     Abort,
     Fatal,
@@ -36,6 +36,8 @@ COMPILE_POLL_MS = 2
 """How often an otherwise idle engine looks whether a constraint has compiled."""
 HEARTBEAT_SECONDS = 0.5
 """How long an engine is silent at most, unless it is stuck in a step."""
+LAST_WORDS_SECONDS = 1.0
+"""How long an engine that lost a shard may still say why: all of them may have met the same."""
 
 
 class EngineProcess:
@@ -56,9 +58,9 @@ class EngineProcess:
         from tokenloom_engine.engine import Engine
         from tokenloom_engine.errors import LoadError
 
-        _tame_libraries(with_progress=sys.stderr.isatty() and not self._config.json_output)
+        tame_libraries(with_progress=sys.stderr.isatty() and not self._config.json_output)
         try:
-            engine = Engine(self._config)
+            engine = Engine(self._config, _end_without_shard)
         except LoadError as error:
             self._send(Fatal(str(error)))
             self._socket.close()
@@ -114,16 +116,10 @@ def main() -> int:
     return EngineProcess(config, address).run()
 
 
-def _tame_libraries(*, with_progress: bool) -> None:
-    """Let what the libraries say go through our log, and draw bars only for a person."""
-    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_default_handler()
-    transformers_logging.enable_propagation()
-    if not with_progress:
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        disable_progress_bars()
+def _end_without_shard() -> None:
+    """Forwards would wait for it for ever. The front starts all of them again."""
+    time.sleep(LAST_WORDS_SECONDS)
+    os._exit(1)
 
 
 def _end_with_front() -> None:
