@@ -239,8 +239,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_prefill_tokens: int
     max_batch_size: int | None
     num_parameters: int = 0
+    num_shards: int = 1
     kv_bytes_per_token: int = 0
-    """What the KV cache keeps of a token."""
+    """What the KV cache keeps of a token; each shard's own, if there are several."""
     logits_processors: list[str] = []
     """Names of the custom logits processors that are installed."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
-from transformers.distributed import DistributedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from tokenloom_engine.attention.base import AttentionBackend, AttentionOptions, LayerSpec
 from tokenloom_engine.attention.cpu import CpuAttention

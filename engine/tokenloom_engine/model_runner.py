@@ -18,11 +18,13 @@ from tokenloom_engine.attention import (
     resolve_attention,
     settle_attention,
 )
-from tokenloom_engine.attention.base import LayerSpec
+from tokenloom_engine.attention.base import AttentionBackend, LayerSpec
+from tokenloom_engine.attention.varlen import VarlenAttention
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.checkpoint import cache_folder, keep, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError, UnfaithfulError
+from tokenloom_engine.graphs import DEFAULT_SIZES, DecodeGraphs
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.memory import memory_for_kv_cache
 from tokenloom_engine.messages import ModelInfo
@@ -99,6 +101,9 @@ class ModelRunner:
             attention, layers, self.num_blocks, self.block_size, dtype, device, kernels
         )
         self.model.bind(self.backend)
+        self.graphs = _record_graphs(
+            config, self.model, self.backend, config.max_total_tokens or max_positions
+        )
         self.info = ModelInfo(
             model_id=config.model_id,
             model_path=str(checkpoint.path),
@@ -116,6 +121,7 @@ class ModelRunner:
             or DEFAULT_PREFILL_TOKENS[device.type],
             max_batch_size=config.max_batch_size,
             num_parameters=self._num_parameters,
+            num_shards=num_shards,
             kv_bytes_per_token=bytes_per_token,
         )
         logger.info(
@@ -196,6 +202,9 @@ class ModelRunner:
             self._shards.close()
 
     def _forward(self, batch: Batch) -> torch.Tensor:
+        size = None if self.graphs is None else self.graphs.size_for(batch.rows)
+        if self.graphs is not None and size is not None:
+            return self.graphs.logits(batch.rows, size)
         self.backend.prepare(batch)
         logits = self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
         return logits[: batch.num_logits]
@@ -208,6 +217,23 @@ def _load_kernels(config: EngineConfig, device: torch.device) -> Kernels | None:
     if config.quantize is not None and kernels is None:
         raise LoadError(f"`quantize` {config.quantize} needs the CPU kernels, and there are none")
     return kernels
+
+
+def _record_graphs(
+    config: EngineConfig, model: Model, backend: AttentionBackend, longest: int
+) -> DecodeGraphs | None:
+    sizes = DEFAULT_SIZES if config.cuda_graphs is None else config.cuda_graphs
+    sizes = tuple(size for size in sizes if size)
+    is_alone = model.device.type == "cuda" and model.num_shards == 1
+    if isinstance(backend, VarlenAttention) and is_alone and sizes:
+        graphs = DecodeGraphs(model, backend, sizes, longest)
+        logger.info("CUDA graphs of decode forwards of %s rows", graphs.sizes)
+        return graphs
+    if config.cuda_graphs and sizes:
+        logger.warning(
+            "--cuda-graphs has no effect: only attention by varlen, on one GPU, has them"
+        )
+    return None
 
 
 def _num_blocks(

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import TCPStore
 from transformers import AutoConfig
 
 from tokenloom_engine.batch import Row
@@ -106,7 +107,7 @@ class Shards:
         listener.bind((HOST, 0))
         listener.listen()
         port = listener.getsockname()[1]
-        store = dist.TCPStore(
+        store = TCPStore(
             HOST,
             port,
             count,
@@ -135,7 +136,7 @@ class Shards:
     def join(cls, device: torch.device) -> Shards:
         """Be the rank that the environment says."""
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store = dist.TCPStore(
+        store = TCPStore(
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), count, is_master=False
         )
         shards = cls(rank, count, device)
@@ -168,7 +169,7 @@ class Shards:
         for other in self._others:
             other.join()
 
-    def _meet(self, store: dist.TCPStore) -> None:
+    def _meet(self, store: TCPStore) -> None:
         device_id = None
         if self._device.type == "cuda":
             device_id = torch.device("cuda", self.rank)

@@ -16,6 +16,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         revision=settings.revision,
         dtype=settings.dtype,
         device=settings.device,
+        num_shard=settings.num_shard or (None if settings.sharded else 1),
         quantize=settings.quantize,
         trust_remote_code=settings.trust_remote_code,
         attention=settings.attention,

@@ -193,6 +193,16 @@ class Settings(BaseSettings):
     )
 
     device: Literal["auto", "cpu", "cuda"] = flag("auto", ENGINE, "where the model runs")
+    num_shard: int | None = flag(
+        None,
+        ENGINE,
+        "processes that the model's heads are spread over, which must divide by it; a GPU each, "
+        "or shares of a CPU; without it 1",
+        gt=0,
+    )
+    sharded: MaybeSwitch = flag(
+        None, ENGINE, "true is as many shards as there are GPUs, unless num-shard says how many"
+    )
     attention: Literal["auto", "cpu", "sdpa", "varlen"] = flag(
         "auto",
         ENGINE,
@@ -209,7 +219,10 @@ class Settings(BaseSettings):
         False, ENGINE, "compute with torch alone, without the kernels of this project"
     )
     num_threads: int | None = flag(
-        None, ENGINE, "CPU threads of the engine; without it as the machine has cores", gt=0
+        None,
+        ENGINE,
+        "CPU threads of the engine, of each shard; without it as the machine has cores",
+        gt=0,
     )
     cuda_memory_fraction: FiniteFloat = flag(
         1.0, ENGINE, "share of the GPU's memory that the engine may take", gt=0, le=1
@@ -275,8 +288,6 @@ class Settings(BaseSettings):
     )
 
     max_input_length: int | None = flag(None, TGI, "older name of --max-input-tokens")
-    sharded: MaybeSwitch = flag(None, TGI, "true is refused: one engine runs on one device")
-    num_shard: int | None = flag(None, TGI, "more than 1 is refused", gt=0)
     lora_adapters: Texts = flag((), TGI, "refused")
     rope_scaling: Literal["linear", "dynamic"] | None = flag(None, TGI, "refused")
     rope_factor: FiniteFloat | None = flag(None, TGI, "refused")

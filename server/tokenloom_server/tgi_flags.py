@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 NO_EFFECT = {
     "enable_prefill_logprobs": "`decoder_input_details` always brings them",
     "kv_cache_dtype": "the KV cache has the model's dtype",
-    "master_addr": "there are no shards to meet",
-    "master_port": "there are no shards to meet",
+    "master_addr": "all shards are on this machine",
+    "master_port": "shards meet at a port that is free",
     "ngrok_authtoken": "there is no tunnel",
     "ngrok_edge": "there is no tunnel",
     "prometheus_port": "the metrics are at /metrics of the server's own port",
-    "shard_uds_path": "there are no shards to meet",
+    "shard_uds_path": "shards meet at a port that is free",
     "weights_cache_override": "--model-id takes a local folder",
 }
 """And why."""
@@ -31,12 +31,8 @@ def remarks(given: Mapping[str, object]) -> Iterator[str]:
 
 def refusal(given: Mapping[str, object]) -> str | None:
     """Why a flag cannot be met, if its user would be harmed by going on without it."""
-    num_shard = given.get("num_shard")
-    if given.get("sharded") or (isinstance(num_shard, int) and num_shard > 1):
-        return (
-            "a model cannot be spread over several devices here: start one server a device, "
-            "without `sharded` and with `num_shard` 1 or unset"
-        )
+    if given.get("sharded") and given.get("num_shard") == 1:
+        return "`sharded` is true and `num_shard` 1: give more shards, or `sharded` false"
     if given.get("ngrok"):
         return "`ngrok` is not built: run a tunnel of your own to the server's port"
     if given.get("lora_adapters"):

@@ -120,9 +120,9 @@ def test_the_launcher_has_the_flags_of_serve(capsys: pytest.CaptureFixture[str])
 
 def test_the_launcher_is_installed_under_tgis_name() -> None:
     script = Path(sys.executable).with_name("text-generation-launcher")
-    ended = subprocess.run([script, "--num-shard", "2"], capture_output=True, text=True)
+    ended = subprocess.run([script, "--ngrok"], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("text-generation-launcher: error: a model cannot be spread")
+    assert ended.stderr.startswith("text-generation-launcher: error: `ngrok` is not built")
 
 
 def test_the_hubs_library_hears_of_tgis_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_the_launcher_prints_its_environment_and_goes_on() -> None:
             "`max_input_tokens` must be < `max_total_tokens`",
         ),
         (["serve", "--trust-remote-code=1"], "ignored explicit argument '1'"),
-        (["serve", "--sharded", "true"], "a model cannot be spread over several devices here"),
+        (["serve", "--sharded", "true", "--num-shard", "1"], "`sharded` is true and `num_shard` 1"),
         (["frobnicate"], "invalid choice: 'frobnicate'"),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -151,8 +151,7 @@ def test_a_hostname_that_is_a_name_is_left_out(monkeypatch: pytest.MonkeyPatch) 
         ),
         ({"quantize": "awq"}, "`quantize` must be 'int8', not 'awq': no other method is built"),
         ({"kv_cache_dtype": "int4"}, "`kv_cache_dtype` must be 'auto', 'fp8_e4m3fn' or"),
-        ({"sharded": "true"}, "a model cannot be spread over several devices here"),
-        ({"num_shard": "2"}, "a model cannot be spread over several devices here"),
+        ({"sharded": "true", "num_shard": "1"}, "`sharded` is true and `num_shard` 1"),
         ({"num_shard": "0"}, "`num_shard` must be > 0 (--num-shard, NUM_SHARD)"),
         ({"speculate": "65"}, "`speculate` must be <= 64"),
         ({"ngrok": "true"}, "`ngrok` is not built"),
@@ -256,8 +255,17 @@ def test_sagemakers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL_ID", "other/model")
     assert Settings().model_id == "other/model"
     monkeypatch.setenv("SM_NUM_GPUS", "4")
-    with pytest.raises(ValidationError, match="several devices"):
-        Settings()
+    assert engine_config(Settings()).num_shard == 4
+
+
+def test_how_many_shards() -> None:
+    def num_shard(**given: str) -> int | None:
+        return engine_config(Settings(model_id="m", **flags(**given))).num_shard
+
+    assert num_shard() == num_shard(sharded="false") == 1
+    assert num_shard(sharded="true") is None, "as many as there are GPUs"
+    assert num_shard(sharded="true", num_shard="4") == num_shard(num_shard="4") == 4
+    assert num_shard(sharded="false", num_shard="4") == 4, "as in TGI"
 
 
 def test_tgis_other_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tokenloom_server.settings import Settings
 
 def compute_type(router: Router, settings: Settings) -> str:
     """What x-compute-type says."""
-    return settings.compute_type or f"1-{router.model.device}"
+    return settings.compute_type or f"{router.model.num_shards}-{router.model.device}"
 
 
 def stream_headers(request: ValidRequest, timings: Timings, compute_type: str) -> dict[str, str]:
