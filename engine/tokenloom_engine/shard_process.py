@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from tokenloom_engine.frames import framed
 
@@ -60,7 +61,8 @@ class ShardProcess:
         """Let the process end."""
         self._is_closing = True
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(OSError):  # it has ended, in the midst of a message
+            self._process.stdin.close()
 
     def join(self) -> None:
         """Wait until it has, and kill it if it does not."""

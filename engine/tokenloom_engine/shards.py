@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from transformers import AutoConfig
 
 from tokenloom_engine.batch import Row
