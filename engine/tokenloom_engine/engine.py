@@ -66,6 +66,7 @@ class Engine:
             self.vocabulary.size,
             Watermark(config.watermark_gamma, config.watermark_delta),
             self._runner.kernels,
+            self._runner.model.device,
         )
         blocks = BlockManager(
             self._runner.num_blocks, self._runner.block_size, prefix_caching=config.prefix_caching

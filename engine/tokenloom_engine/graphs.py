@@ -137,7 +137,7 @@ def _record_on_cuda(forwards: list[Forward]) -> list[Forward]:
     pool = None
     recorded = []
     for forward in forwards:
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):

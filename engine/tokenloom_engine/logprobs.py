@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
+from tokenloom_engine.batch import to_device
 from tokenloom_engine.choice import Alternative
 from tokenloom_engine.place import Place
 
@@ -24,12 +26,15 @@ def read_logprobs(logits: torch.Tensor, places: list[Place]) -> None:
         return
     scores = logits if len(wanted) == len(places) else logits[wanted]
     total = scores.logsumexp(dim=1)
-    ids = torch.tensor([[places[i].choice.id] for i in wanted], device=logits.device)
-    chosen = (scores.gather(1, ids).squeeze(1) - total).tolist()
+    ids = to_device(np.asarray([[places[i].choice.id] for i in wanted]), logits.device)
     num_top = max(places[i].sequence.submit.logprobs.top_n_tokens for i in wanted)
     best = scores.topk(num_top, dim=1)
-    top_logprobs = (best.values - total.unsqueeze(1)).tolist()
-    top_ids = best.indices.tolist()
+    found = torch.cat([scores.gather(1, ids), best.values], dim=1) - total.unsqueeze(1)
+    # In one tensor, which a GPU sends in one piece. In float64 ids are exact.
+    lines = torch.cat([found.double(), best.indices.double()], dim=1).tolist()
+    chosen = [line[0] for line in lines]
+    top_logprobs = [line[1 : 1 + num_top] for line in lines]
+    top_ids = [[int(id) for id in line[1 + num_top :]] for line in lines]
     for at, i in enumerate(wanted):
         choice = places[i].choice
         choice.logprob = chosen[at]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokenloom_engine.batch import Row
-from tokenloom_engine.bitmask import bitmask_bias
+from tokenloom_engine.batch import Row, to_device
+from tokenloom_engine.bitmask import BitmaskFill
 from tokenloom_engine.kernels.draw import DrawRow, draw_tokens
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.logits_processors import ProcessorError
@@ -28,20 +28,27 @@ from tokenloom_engine.warpers import (
 )
 from tokenloom_engine.watermark import Watermark
 
+CPU = torch.device("cpu")
+
 
 class Sampler:
     """Draws tokens and reads log-probabilities. Has no state."""
 
     def __init__(
-        self, num_tokens: int, watermark: Watermark, kernels: Kernels | None = None
+        self,
+        num_tokens: int,
+        watermark: Watermark,
+        kernels: Kernels | None = None,
+        device: torch.device = CPU,
     ) -> None:
         """`num_tokens`: ids from here on are padding of the logits and are never drawn.
 
-        `kernels`: draw by those of the CPU whatever they can draw.
+        `kernels`: draw by those of the CPU whatever they can draw. `device`: where logits are.
         """
         self._num_tokens = num_tokens
         self._watermark = watermark
         self._kernels = kernels
+        self._bitmasks = BitmaskFill(device)
 
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: list[Row], draws: Draws) -> list[RowChoices]:
@@ -81,7 +88,7 @@ class Sampler:
         """An id for each of these places, whose logits are raw[lasts]; -1 where there is none."""
         prospects = _prospects(places)
         scores = self._scores(raw, lasts, places)
-        _apply_bitmasks(scores, raw, lasts, prospects)
+        self._apply_bitmasks(scores, raw, lasts, prospects)
         ids, processed = _draw(scores, prospects)
         possible = processed.gather(1, ids.unsqueeze(1)).squeeze(1).isfinite()
         found: list[int] = torch.where(possible, ids, -1).tolist()
@@ -118,7 +125,7 @@ class Sampler:
 
     def _scores(self, raw: torch.Tensor, lasts: list[int], places: list[Place]) -> torch.Tensor:
         """The logits raw[lasts] of these places, changed by all but the constraints."""
-        scores = raw[torch.tensor(lasts, device=raw.device)]
+        scores = raw[to_device(np.asarray(lasts), raw.device)]
         prospects = _prospects(places)
         scores[:, self._num_tokens :] = -torch.inf
         apply_penalties(scores, prospects)
@@ -143,6 +150,22 @@ class Sampler:
                 continue
             scores[row] = changed
             scores[row, self._num_tokens :] = -torch.inf
+
+    def _apply_bitmasks(
+        self, scores: torch.Tensor, raw: torch.Tensor, lasts: list[int], prospects: list[Prospect]
+    ) -> None:
+        """-inf, in place, for what the constraints of the prospects, if they have any, forbid.
+
+        They outrank whatever left none of their tokens: such rows are drawn from raw[lasts].
+        """
+        allowed = {i: p.allowed for i, p in enumerate(prospects) if p.allowed is not None}
+        if not allowed:
+            return
+        self._bitmasks.apply(scores, list(allowed), np.stack(list(allowed.values())))
+        for row, bits in allowed.items():
+            if prospects[row].can_suppress and bool(scores[row].amax() == -torch.inf):
+                scores[row] = raw[lasts[row]]
+                self._bitmasks.apply(scores, [row], bits[np.newaxis])
 
 
 def _prospects(places: list[Place]) -> list[Prospect]:
@@ -191,7 +214,7 @@ def _draw(scores: torch.Tensor, prospects: list[Prospect]) -> tuple[torch.Tensor
     picks = [i for i, prospect in enumerate(prospects) if prospect.temperature > 0]
     if picks:
         drawing = [prospects[i] for i in picks]
-        rows = torch.tensor(picks, device=scores.device)
+        rows = to_device(np.asarray(picks), scores.device)
         warped = _warp(scores[rows], drawing)
         ids[rows] = _draw_by_inverse_cdf(warped, drawing)
         scores[rows] = warped
@@ -203,7 +226,7 @@ def _warp(scores: torch.Tensor, prospects: list[Prospect]) -> torch.Tensor:
     temperatures = [prospect.temperature for prospect in prospects]
 
     def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=scores.device)
+        return torch.tensor(values, dtype=torch.float32)
 
     scores = apply_temperature(scores, column(temperatures))
     scores = apply_min_p(scores, column([p.min_p for p in params]))
@@ -213,7 +236,7 @@ def _warp(scores: torch.Tensor, prospects: list[Prospect]) -> torch.Tensor:
 
 
 def _draw_by_inverse_cdf(scores: torch.Tensor, prospects: list[Prospect]) -> torch.Tensor:
-    draws = torch.from_numpy(_uniforms(prospects)).to(scores.device).unsqueeze(1)
+    draws = to_device(_uniforms(prospects), scores.device).unsqueeze(1)
     cdf = scores.softmax(dim=1).cumsum(dim=1, dtype=torch.float64)
     # right=True: the first token whose cumulated probability exceeds the number, so never one
     # of probability 0. Where no token has any, all comparisons fail: the last then stands for none.
@@ -226,23 +249,3 @@ def _uniforms(prospects: list[Prospect]) -> NDArray[np.float64]:
     seeds = np.asarray([p.submit.sampling.seed for p in prospects], dtype=np.uint64)
     positions = np.asarray([p.num_generated for p in prospects], dtype=np.uint64)
     return uniform(seeds, positions)
-
-
-def _apply_bitmasks(
-    scores: torch.Tensor, raw: torch.Tensor, lasts: list[int], prospects: list[Prospect]
-) -> None:
-    """-inf, in place, for what the constraints of the prospects, if they have any, do not allow.
-
-    They outrank whatever left none of their tokens: such rows are drawn from raw[lasts].
-    """
-    words = next((len(p.allowed) for p in prospects if p.allowed is not None), 0)
-    if not words:
-        return
-    anything = np.full(words, -1, dtype=np.int32)
-    bitmask = np.stack([anything if p.allowed is None else p.allowed for p in prospects])
-    bias = bitmask_bias(bitmask, scores.shape[1], scores.device)
-    scores += bias
-    for row, prospect in enumerate(prospects):
-        outranks = prospect.allowed is not None and prospect.can_suppress
-        if outranks and bool(scores[row].amax() == -torch.inf):
-            scores[row] = raw[lasts[row]] + bias[row]
