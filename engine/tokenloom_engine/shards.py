@@ -128,7 +128,6 @@ class Shards:
                 shards._others.append(ShardProcess(rank, arguments, environment, on_loss))
         except OSError as error:
             raise LoadError(f"a shard cannot be started: {error}") from error
-        os.environ.update(_environment(0, count, port))
         shards._meet(store)
         return shards
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import psutil
@@ -79,7 +80,7 @@ def test_a_crowd_gets_transformers_tokens(sharded: Engine, random_model: Path) -
         [submission(i, ids, 20, ignore_eos=True) for i, ids in enumerate(prompts)],
         steps_between=2,
     )
-    model = LlamaForCausalLM.from_pretrained(random_model, dtype=torch.float32)
+    model: Any = LlamaForCausalLM.from_pretrained(random_model, dtype=torch.float32)
     for i, ids in enumerate(prompts):
         expected = model.generate(
             torch.tensor([ids]),
