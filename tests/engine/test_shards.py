@@ -49,6 +49,7 @@ def sharded(random_model: Path) -> Iterator[Engine]:
             num_shard=2,
             max_batch_total_tokens=2048,
             max_batch_prefill_tokens=48,
+            speculate=3,
             block_size=16,
         ),
         lost.set,
@@ -101,7 +102,7 @@ def test_what_is_cached_is_in_both_shards(sharded: Engine) -> None:
     assert again.ids == first.ids
 
 
-def test_constraints_and_seeds(
+def test_constraints_seeds_and_drafts(
     sharded: Engine, make_engine: MakeEngine, random_model: Path
 ) -> None:
     spec = ConstraintSpec(kind="regex", value="[a-f]{4}-[0-9]{6}")
@@ -109,9 +110,13 @@ def test_constraints_and_seeds(
         submission(1, prompt(3, 20), 40, constraint=spec, greedy=False, seed=1),
         submission(2, prompt(4, 20), 10, ignore_eos=True, greedy=False, seed=5),
         submission(3, prompt(5, 20), 40, constraint=spec),
+        submission(4, prompt(6, 20), 30, ignore_eos=True, logit_bias={777: 100.0}),
     ]
+    accepted: list[int] = []
     alone = make_engine(model_id=str(random_model))
-    results, expected = run(sharded, crowd), run(alone, crowd)
+    results = run(sharded, crowd, after_step=lambda stats: accepted.append(stats.accepted_tokens))
+    expected = run(alone, crowd)
+    assert sum(accepted) > 0
     for id, result in results.items():
         assert result.ids == expected[id].ids
     for id in (1, 3):
