@@ -17,6 +17,7 @@ from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
 from tokenloom_engine.constraints.masks import wait_for
 from tokenloom_engine.drafts import Drafter
 from tokenloom_engine.errors import LoadError
+from tokenloom_engine.forward_clock import ForwardClock
 from tokenloom_engine.logits_processors import LogitsProcessors, ProcessorContext, ProcessorError
 from tokenloom_engine.memory import limit_cuda_memory
 from tokenloom_engine.messages import (
@@ -79,6 +80,7 @@ class Engine:
             max_waiting_tokens=config.max_waiting_tokens,
         )
         self._scheduler = Scheduler(blocks, limits)
+        self._clock = ForwardClock(self._runner.model.device)
         self._sequences: dict[int, Sequence] = {}
         self._compiling: dict[int, tuple[Future[Lease], float]] = {}
         """By sequence: its constraint to come, and when to give up on it."""
@@ -196,10 +198,11 @@ class Engine:
         batch = Batch.pack(
             rows, self._runner.block_size, model.device, twin=not model.is_batch_invariant
         )
-        start = time.perf_counter()
+        self._clock.start()
         logits = self._runner.get_logits(batch)
-        self._stats.forward_seconds = time.perf_counter() - start
+        self._clock.stop()
         waiting = [rows[i].sequence for i in drawing]
+        self._wait_beside_forward(waiting)
         self._wait_for_masks(waiting)
         if len(waiting) == len(rows) and not any(sequence.has_mask for sequence in waiting):
             # Nobody is held up.
@@ -210,7 +213,9 @@ class Engine:
             sequence.is_late = not sequence.has_mask
             if not sequence.is_late:
                 draws[i] = prospects(sequence, rows[i].drafts)
-        return self._sampler.sample(logits, rows, draws)
+        choices = self._sampler.sample(logits, rows, draws)
+        self._stats.forward_seconds = self._clock.seconds
+        return choices
 
     def _start_filling(self, sequences: list[Sequence]) -> None:
         """Begin to fill the masks of those whose constraints were not asked since they moved."""
@@ -230,6 +235,12 @@ class Engine:
             if s.compiled is not None and s.constraint is not None:
                 path = s.path(row.drafts)
                 s.mask = self._constraints.look_ahead(s.compiled, s.constraint, s.mask, path)
+
+    def _wait_beside_forward(self, sequences: list[Sequence]) -> None:
+        """While a GPU computes, waiting costs nothing."""
+        masks = [s.mask for s in sequences if s.mask is not None and not s.is_slow]
+        while self._clock.is_running and not all(mask.is_ready for mask in masks):
+            wait_for(masks, PATIENCE_SECONDS)
 
     def _wait_for_masks(self, sequences: list[Sequence], seconds: float = PATIENCE_SECONDS) -> None:
         """For so long, but not for masks whose grammar's last one was slow."""

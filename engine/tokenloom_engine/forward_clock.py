@@ -1,0 +1,46 @@
+"""When a forward runs: a GPU computes on after the call that launched it has returned."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+class ForwardClock:
+    """Times one forward after another."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._marks: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        if device.type == "cuda":
+            self._marks = (
+                torch.cuda.Event(enable_timing=True),
+                torch.cuda.Event(enable_timing=True),
+            )
+        self._started = 0.0
+        self._ended = 0.0
+
+    def start(self) -> None:
+        """The forward is about to be called."""
+        self._started = time.perf_counter()
+        if self._marks is not None:
+            self._marks[0].record()
+
+    def stop(self) -> None:
+        """The call has returned."""
+        self._ended = time.perf_counter()
+        if self._marks is not None:
+            self._marks[1].record()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is being computed still."""
+        return self._marks is not None and not self._marks[1].query()
+
+    @property
+    def seconds(self) -> float:
+        """How long the last one took. Waits for its end."""
+        if self._marks is None:
+            return self._ended - self._started
+        self._marks[1].synchronize()
+        return self._marks[0].elapsed_time(self._marks[1]) / 1000
