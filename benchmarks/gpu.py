@@ -103,7 +103,7 @@ def _compare_texts(model_id: str, common: dict[str, Any], report: Report) -> boo
                         "shared": round(statistics.mean(shares), 3),
                     }
                 )
-            valid = sum(_is_json(output.text) for output in whole if output.text is not None)
+            valid = sum(_is_json(output.text) for output in whole)
             is_right &= valid == len(PROMPTS)
             line = {"measured": "constrained", "dtype": dtype, "way": way}
             report.add({**line, "texts": len(PROMPTS), "valid": valid})
@@ -178,7 +178,7 @@ def _measure_throughput(
     _free()
     model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
     model.to(common["device"]).eval()
-    config = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1)
+    config = _greedy(new_tokens, -1)
     kept: dict[str, Any] = {}
     if "persistent_manager" in inspect.signature(model.generate_batch).parameters:
         kept["persistent_manager"] = True
@@ -208,7 +208,7 @@ def _generate(path: str, dtype: str, device: str) -> list[list[int]]:
     model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
     model.to(device).eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
-    config = GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None)
+    config = _greedy(NEW_TOKENS, None)
     texts = []
     for prompt in PROMPTS:
         inputs = tokenizer(prompt, return_tensors="pt").to(device)
@@ -227,6 +227,12 @@ def _model_path(model_id: str, common: dict[str, Any]) -> str:
     del llm
     _free()
     return path
+
+
+def _greedy(new_tokens: int, eos_token_id: int | None) -> GenerationConfig:
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        max_new_tokens=new_tokens, do_sample=False, eos_token_id=eos_token_id
+    )
 
 
 def _machine_figures(device: torch.device, megabytes: int) -> dict[str, Any]:

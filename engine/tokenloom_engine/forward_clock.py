@@ -11,12 +11,10 @@ class ForwardClock:
     """Times one forward after another."""
 
     def __init__(self, device: torch.device) -> None:
-        self._marks: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._marks: tuple[torch.Event, torch.Event] | None = None
         if device.type == "cuda":
-            self._marks = (
-                torch.cuda.Event(enable_timing=True),
-                torch.cuda.Event(enable_timing=True),
-            )
+            start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+            self._marks = start, end
         self._started = 0.0
         self._ended = 0.0
 
@@ -43,4 +41,5 @@ class ForwardClock:
         if self._marks is None:
             return self._ended - self._started
         self._marks[1].synchronize()
-        return self._marks[0].elapsed_time(self._marks[1]) / 1000
+        milliseconds: float = self._marks[0].elapsed_time(self._marks[1])
+        return milliseconds / 1000

@@ -18,7 +18,9 @@ def fill_forbidden(scores: torch.Tensor, rows: torch.Tensor, words: torch.Tensor
     vocab_size = scores.shape[1]
     assert 32 * words.shape[1] >= vocab_size
     grid = len(rows), triton.cdiv(vocab_size, TOKENS)
-    _fill[grid](scores, rows, words, scores.stride(0), words.shape[1], vocab_size, TOKENS)
+    _fill[grid](  # pyright: ignore[reportIndexIssue]
+        scores, rows, words, scores.stride(0), words.shape[1], vocab_size, TOKENS
+    )
 
 
 # Triton reads the source and knows of annotations none but constexpr.
