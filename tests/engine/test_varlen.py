@@ -15,7 +15,7 @@ from tests.engine.varlen import attend_by_varlen, tiny_engine, varlen_attention
 from tokenloom_engine.attention import resolve_attention, settle_attention
 from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
 from tokenloom_engine.attention.sdpa import SdpaAttention
-from tokenloom_engine.attention.varlen import NEEDED, VarlenAttention, layers_refusal
+from tokenloom_engine.attention.varlen import NEEDED, VarlenAttention, VarlenStep, layers_refusal
 from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.sequence import Sequence
@@ -87,6 +87,27 @@ def test_torch_has_the_operation() -> None:
     assert ours.keys() <= theirs.keys() and ours.keys() >= NEEDED
     positional = [name for name, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert list(theirs)[: len(positional)] == positional
+
+
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("tokens", [3, 1])
+def test_torch_takes_the_call(tokens: int, window: int | None) -> None:
+    """On the device where only shapes are computed; the second query is the copy of a lone one."""
+    meta = torch.device("meta")
+    backend = VarlenAttention([LayerSpec(0, 2, 64, 64, window)], 4, 256, torch.bfloat16, meta)
+    starts = torch.empty(2, dtype=torch.int32, device=meta)
+    slots = torch.empty(tokens, dtype=torch.int64, device=meta)
+    lengths = torch.empty(1, dtype=torch.int32, device=meta)
+    tables = torch.empty(1, 3, dtype=torch.int32, device=meta)
+    backend.step = VarlenStep(slots, tables, starts, starts, lengths, tokens, 700)
+    num_queries = max(tokens, 2)
+    q, k, v = (
+        torch.empty(num_queries, heads, 64, dtype=torch.bfloat16, device=meta)
+        for heads in (6, 2, 2)
+    )
+    options = AttentionOptions(scaling=0.125, sliding_window=window)
+    with torch.inference_mode():
+        assert backend.attend(0, q, k, v, options).shape == (num_queries, 6, 64)
 
 
 @pytest.mark.parametrize(
