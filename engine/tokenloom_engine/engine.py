@@ -247,26 +247,19 @@ class Engine:
         wait_for([s.mask for s in sequences if s.mask is not None and not s.is_slow], seconds)
 
     def _advance(self, rows: list[Row], choices: list[RowChoices]) -> None:
+        known = [len(row.sequence.ids) for row in rows]
         for row, choice in zip(rows, choices, strict=True):
+            _take(row.sequence, choice)
+        # While blocks are shared, the outputs are sent, and the next step is made up.
+        self._start_filling([row.sequence for row in rows if not row.sequence.is_finished])
+        for row, num_known in zip(rows, known, strict=True):
             sequence = row.sequence
-            for scored in choice.scored:
-                if not sequence.is_finished:
-                    sequence.score(scored)
-            num_known = len(sequence.ids)
-            drawn = [*choice.accepted, choice.drawn] if choice.drawn is not None else []
-            for index, token in enumerate(drawn):
-                if not sequence.is_finished:
-                    sequence.accept(token, is_extra=index > 0)
-            if choice.error is not None and not sequence.is_finished:
-                sequence.fail(choice.error)
             # Who is late computes its last token again, for another chance to draw.
             num_right = max(0, len(sequence.ids) - num_known - 1)
             self._scheduler.commit(sequence, row.known_end - sequence.is_late + num_right)
             self._stats.drafted_tokens += len(row.drafts)
             self._stats.accepted_tokens += num_right
             self._deliver(sequence)
-        # While the outputs are sent, and the next step is made up.
-        self._start_filling([row.sequence for row in rows if not row.sequence.is_finished])
 
     def _fail(self, rows: list[Row], message: str) -> None:
         for row in rows:
@@ -323,6 +316,19 @@ class Engine:
         stats.step_seconds = seconds
         outputs, self._outputs, self._stats = self._outputs, [], EngineStats()
         return StepOutputs(outputs, stats)
+
+
+def _take(sequence: Sequence, choice: RowChoices) -> None:
+    """Let a sequence have what was computed for it."""
+    for scored in choice.scored:
+        if not sequence.is_finished:
+            sequence.score(scored)
+    drawn = [*choice.accepted, choice.drawn] if choice.drawn is not None else []
+    for index, token in enumerate(drawn):
+        if not sequence.is_finished:
+            sequence.accept(token, is_extra=index > 0)
+    if choice.error is not None and not sequence.is_finished:
+        sequence.fail(choice.error)
 
 
 def _load_processors(runner: ModelRunner) -> LogitsProcessors:

@@ -18,7 +18,7 @@ from llguidance import (
     LLTokenizer,
     grammar_from,
 )
-from llguidance.numpy import fill_next_token_bitmask_par
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from tokenloom_engine.constraints.base import (
     Bitmask,
@@ -50,6 +50,9 @@ TRACE = re.compile(r"\n<(?:non-verbose/|backtrace)>")
 """Where a reason ends and the library's own affairs begin."""
 REASONS = {"NoExtensionBias": "no text matches it"}
 """What some of the library's reasons mean."""
+FEW_ROWS = 8
+"""So many masks are filled sooner one after the other: the library's threads want to be woken, and
+go on to take the model's time while they look for more."""
 FORCED_TOO_FAR = "; ff_tokens)"
 """In the error of a matcher that met its limit while it looked how far the text is forced."""
 
@@ -226,7 +229,11 @@ class LlguidanceBackend:
         """See ConstraintBackend."""
         constraints = [cast(LlguidanceConstraint, constraint) for constraint, _ in rows]
         matchers = [(c.matcher, row) for c, (_, row) in zip(constraints, rows, strict=True)]
-        fill_next_token_bitmask_par(self._executor, matchers, bitmask)
+        if len(matchers) <= FEW_ROWS:
+            for matcher, row in matchers:
+                fill_next_token_bitmask(matcher, bitmask, row)
+        else:
+            fill_next_token_bitmask_par(self._executor, matchers, bitmask)
         hot = [constraint for constraint in constraints if constraint.thermometer is not None]
         list(self._thermometers.map(LlguidanceConstraint.read_temperature, hot))
 
