@@ -244,4 +244,7 @@ class MaskFiller:
 def lower_priority() -> None:
     """Let all other threads go before this one, where the system can do that for a thread."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
+        thread = threading.get_native_id()
+        # Who was started with less may not take more.
+        niceness = max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, thread))
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)

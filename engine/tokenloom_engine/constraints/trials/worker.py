@@ -82,7 +82,9 @@ class Worker:
     def slow_down(self) -> None:
         """Let everybody else go first, from now on."""
         self.is_slow = True
-        os.setpriority(os.PRIO_PROCESS, self._pid, SLOW_PRIORITY)
+        # Whose server was started with less may not take more.
+        niceness = max(SLOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, self._pid))
+        os.setpriority(os.PRIO_PROCESS, self._pid, niceness)
 
     def end(self) -> int:
         """End it, if it has not ended. Returns the signal that did it, 0 if none."""
