@@ -9,6 +9,7 @@ import msgspec
 
 from tokenloom_engine.block_manager import BlockHash
 from tokenloom_engine.choice import Choice
+from tokenloom_engine.constraints.allowance import TOO_DEAR, Allowance
 from tokenloom_engine.constraints.base import Captures, Constraint
 from tokenloom_engine.constraints.factory import Lease
 from tokenloom_engine.constraints.masks import CompiledConstraint, Mask, wait_for
@@ -72,6 +73,7 @@ class Sequence:
         self.started_at: float | None = None
         self._vocabulary = vocabulary
         self._stop_token_ids = frozenset(submit.stopping.stop_token_ids)
+        self._allowance = Allowance()
         self._text = GeneratedText(submit, vocabulary)
         self._num_forced = 0
         self._num_accepted = 0
@@ -290,7 +292,10 @@ class Sequence:
         try:
             problem = self.mask.error if self.mask is not None else None
             if problem is None:
-                return self.constraint.forced_tokens()
+                begun = self._allowance.begin()
+                forced = self.constraint.forced_tokens()
+                self._allowance.end(begun)
+                return forced
         except Exception as error:  # whatever a library raises, it is this row's own
             problem = type(error).__name__
         self.fail(f"the constraint failed: {problem}")
@@ -301,8 +306,10 @@ class Sequence:
             return True
         self.mask = None
         try:
+            begun = self._allowance.begin()
             accepted = self.constraint.accept_tokens(ids)
-            error = self.constraint.error
+            self._allowance.end(begun)
+            error = TOO_DEAR if self._allowance.is_overdrawn else self.constraint.error
         except Exception as problem:  # whatever a library raises, it is this row's own
             accepted, error = False, type(problem).__name__
         if error is not None or not accepted:

@@ -277,7 +277,7 @@ class Settings(BaseSettings):
         10.0, CONSTRAINTS, "seconds that a grammar may take to compile", gt=0
     )
     max_grammar_items: int = flag(
-        5_000, CONSTRAINTS, "work of a grammar at one token; what exceeds it ends its request", gt=0
+        3_000, CONSTRAINTS, "work of a grammar at one token; what exceeds it ends its request", gt=0
     )
     max_grammar_items_in_row: int | None = flag(
         None,

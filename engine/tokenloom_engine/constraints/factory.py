@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 from llguidance import grammar_from
 
+from tokenloom_engine.constraints.allowance import TOO_DEAR
 from tokenloom_engine.constraints.backends import load_backend
 from tokenloom_engine.constraints.base import (
     Bitmask,
@@ -33,6 +34,7 @@ from tokenloom_engine.constraints.masks import (
 from tokenloom_engine.constraints.nesting import nesting
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.outlook import Path
+from tokenloom_engine.constraints.rehearsal import rehearse
 from tokenloom_engine.constraints.schema_fault import find_fault
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 
@@ -115,9 +117,7 @@ class ConstraintFactory:
         backend = self._backend(spec.kind)
         warnings = backend.validate(spec)
         constraint = self._lease(CompiledConstraint(spec, backend)).constraint
-        constraint.accept_tokens(constraint.forced_tokens())
-        if constraint.error is not None:  # it could not even begin
-            raise InvalidConstraintError(constraint.error)
+        rehearse(constraint, backend, self.allocate_bitmask(1))
         return warnings
 
     def translate(self, spec: ConstraintSpec) -> ConstraintSpec:
@@ -140,6 +140,8 @@ class ConstraintFactory:
         May take as long as `validate`, several times. None if it cannot be told.
         """
         if spec.kind != "json_schema" or nesting(spec.value) > self._config.max_depth:
+            return None
+        if reason == TOO_DEAR:  # the whole is to blame
             return None
 
         def reason_of(schema: str) -> str | None:

@@ -1,0 +1,62 @@
+"""A rehearsal: some steps of a constraint, as a text would take them, before anybody relies on it."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+
+from tokenloom_engine.constraints.allowance import TOO_DEAR, Allowance
+from tokenloom_engine.constraints.base import (
+    Bitmask,
+    Constraint,
+    ConstraintBackend,
+    InvalidConstraintError,
+)
+
+MAX_STEPS = 8
+MAX_SECONDS = 0.005
+"""Of its masks, all together. What is slow to accept shows soon."""
+MAX_FORCED = 64
+"""As many as join a running sequence's step."""
+
+
+def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmask) -> None:
+    """Go on from a state whose mask is filled, by tokens drawn among those allowed.
+
+    Raises InvalidConstraintError if the constraint errs on what is forced at the beginning, or
+    would hold up other sequences. What it comes to on the way is otherwise its own affair.
+    """
+    allowance = Allowance(is_strict=True)
+    _follow(constraint, allowance, most=None)
+    if constraint.error is not None:  # it could not even begin
+        raise InvalidConstraintError(constraint.error)
+    draw = random.Random(0)
+    seconds_left = MAX_SECONDS
+    for _ in range(MAX_STEPS):
+        if seconds_left < 0 or constraint.is_terminated or constraint.error is not None:
+            break
+        start = time.thread_time()
+        backend.fill_bitmasks([(constraint, 0)], bitmask)
+        seconds_left -= time.thread_time() - start
+        allowed = np.flatnonzero(np.unpackbits(bitmask[0].view(np.uint8), bitorder="little"))
+        if constraint.error is not None or not len(allowed):
+            break
+        begun = allowance.begin()
+        constraint.accept_tokens([int(draw.choice(allowed))])
+        allowance.end(begun)
+        _follow(constraint, allowance, most=MAX_FORCED)
+    if allowance.is_overdrawn:
+        raise InvalidConstraintError(TOO_DEAR)
+
+
+def _follow(constraint: Constraint, allowance: Allowance, most: int | None) -> None:
+    """Accept what is forced."""
+    begun = allowance.begin()
+    forced = constraint.forced_tokens()[:most]
+    allowance.end(begun)
+    if forced:
+        begun = allowance.begin()
+        constraint.accept_tokens(forced)
+        allowance.end(begun)
