@@ -1,10 +1,11 @@
 """Can a hostile grammar hold up the others? A crowd with and without such requests, in turn.
 
-Each round sends, all at once, free requests, requests constrained by many schemas, and, in every
-second round, hostile ones: grammars that are ambiguous, explode, never end or take long to
-compile. What counts is the time between two tokens of the free requests: the last line has the
-ratio of their 99th percentiles, with the hostile ones over without. Every whole constrained output
-is validated against its schema.
+Each round sends, all at once, free requests and requests constrained by many schemas. To these the
+rounds add, in turn, nothing, hostile requests (grammars that are ambiguous, explode, never end or
+take long to compile), or as many ordinary ones of the same length. What counts is the time between
+two tokens of the free requests: the last line has the ratios of their 99th percentiles with the
+hostile ones to those of the other rounds. Every whole constrained output is validated against its
+schema.
 """
 
 from __future__ import annotations
@@ -29,22 +30,25 @@ from benchmarks.validity import validity_figures
 from benchmarks.workload import WORDS, Request
 
 THINGS = WORDS.split()
+ADDED = ("nothing", "hostile", "ordinary")
+"""What a round adds to the crowd. Hostile requests that are served do ordinary work as well: they
+have prompts, and rows in the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostileRequest(Request):
-    """A request whose grammar is meant to do harm."""
+class GrammarRequest(Request):
+    """A request with any grammar."""
 
     grammar: dict[str, Any] = field(default_factory=dict)
 
 
-class HostileStream(GenerateStream):
+class GrammarStream(GenerateStream):
     """The generate_stream route with any grammar."""
 
     def body(self, request: Request) -> dict[str, Any]:
         """The JSON body of a request."""
         body = super().body(request)
-        if isinstance(request, HostileRequest):
+        if isinstance(request, GrammarRequest):
             body["parameters"]["grammar"] = request.grammar
             del body["parameters"]["ignore_eos"]
         return body
@@ -72,7 +76,7 @@ def hostile_requests(count: int, max_tokens: int) -> Iterator[Request]:
     """Requests that take turns with the kinds of harm, no grammar twice the same."""
     for i in range(count):
         grammar = hostile_grammar(i)
-        yield HostileRequest(prompt="Say: aaaa", max_tokens=max_tokens, grammar=grammar)
+        yield GrammarRequest(prompt="Say: aaaa", max_tokens=max_tokens, grammar=grammar)
 
 
 def hostile_grammar(i: int) -> dict[str, Any]:
@@ -103,6 +107,13 @@ def hostile_grammar(i: int) -> dict[str, Any]:
     return {"type": type_, "value": value if isinstance(value, str) else json.dumps(value)}
 
 
+def ordinary_requests(count: int, max_tokens: int) -> Iterator[Request]:
+    """As many with the same prompt and length, whose grammar does no harm."""
+    for i in range(count):
+        grammar = {"type": "regex", "value": f"[ab]{{{max_tokens + i},}}"}
+        yield GrammarRequest(prompt="Say: aaaa", max_tokens=max_tokens, grammar=grammar)
+
+
 async def run_round(server: Server, groups: dict[str, list[Request]]) -> dict[str, Level]:
     """Send all requests of all groups at once."""
     levels = await asyncio.gather(
@@ -111,21 +122,35 @@ async def run_round(server: Server, groups: dict[str, list[Request]]) -> dict[st
     return dict(zip(groups, levels, strict=True))
 
 
-def figures(levels: dict[str, Level], with_hostile: bool) -> dict[str, Any]:
+def figures(levels: dict[str, Level], added: str) -> dict[str, Any]:
     """What came of one round."""
     gaps = [gap for m in levels["free"].measurements for gap in m.gaps]
-    hostile = levels.get("hostile", Level(0))
+    others = levels.get("added", Level(0))
     return {
-        "hostile": with_hostile,
+        "added": added,
         "free_gap_p50_ms": percentile_ms(gaps, 0.5),
         "free_gap_p99_ms": percentile_ms(gaps, 0.99),
         "free_gap_max_ms": percentile_ms(gaps, 1.0),
         "free_errors": levels["free"].errors[:2],
         "constrained": validity_figures(levels["constrained"]),
         "constrained_errors": levels["constrained"].errors[:2],
-        "hostile_served": len(hostile.measurements),
-        "hostile_ended": Counter(error[:60] for error in hostile.errors).most_common(),
+        "added_served": len(others.measurements),
+        "added_tokens": others.num_tokens,
+        "added_ended": Counter(error[:90] for error in others.errors).most_common(),
     }
+
+
+def groups_of(options: argparse.Namespace, added: str) -> dict[str, list[Request]]:
+    """The requests of one round."""
+    groups: dict[str, list[Request]] = {
+        "free": list(free_requests(options.free, options.max_tokens)),
+        "constrained": list(constrained_requests(options.constrained, options.schemas)),
+    }
+    if added == "hostile":
+        groups["added"] = list(hostile_requests(options.hostile, options.max_tokens))
+    elif added == "ordinary":
+        groups["added"] = list(ordinary_requests(options.hostile, options.max_tokens))
+    return groups
 
 
 def main() -> int:
@@ -137,31 +162,26 @@ def main() -> int:
     parser.add_argument("--constrained", type=int, default=172)
     parser.add_argument("--hostile", type=int, default=20)
     parser.add_argument("--schemas", type=int, default=64)
-    parser.add_argument("--max-tokens", type=int, default=48, help="of free and hostile requests")
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of rounds")
+    parser.add_argument("--max-tokens", type=int, default=48, help="of free and added requests")
+    parser.add_argument("--rounds", type=int, default=3, help="of each kind")
     options = parser.parse_args()
-    p99: dict[bool, list[float]] = {False: [], True: []}
+    p99: dict[str, list[float]] = {added: [] for added in ADDED}
     is_right = True
     with own_server(options.url, options.server_args) as url:
-        server = Server(url, HostileStream())
-        for index in range(2 * options.rounds + 1):
-            with_hostile = index % 2 == 0 and index > 0  # the first one warms up
-            groups = {
-                "free": list(free_requests(options.free, options.max_tokens)),
-                "constrained": list(constrained_requests(options.constrained, options.schemas)),
-            }
-            if with_hostile:
-                groups["hostile"] = list(hostile_requests(options.hostile, options.max_tokens))
-            line = figures(asyncio.run(run_round(server, groups)), with_hostile)
+        server = Server(url, GrammarStream())
+        for index, added in enumerate(["nothing", *ADDED * options.rounds]):
+            line = figures(asyncio.run(run_round(server, groups_of(options, added))), added)
             print_line(line)
             is_right &= not (line["free_errors"] or line["constrained_errors"])
             is_right &= line["constrained"]["valid"] == line["constrained"]["whole"]
-            if index:
-                p99[with_hostile].append(line["free_gap_p99_ms"])
-    without, with_ = statistics.median(p99[False]), statistics.median(p99[True])
-    print_line(
-        {"free_gap_p99_ms": {"without": without, "with": with_}, "ratio": round(with_ / without, 3)}
-    )
+            if index > 0:  # the first one warms up
+                p99[added].append(line["free_gap_p99_ms"])
+    medians = {added: statistics.median(p99[added]) for added in ADDED}
+    ratios = {
+        f"hostile_to_{other}": round(medians["hostile"] / medians[other], 3)
+        for other in ("nothing", "ordinary")
+    }
+    print_line({"free_gap_p99_ms": medians, **ratios})
     return 0 if is_right else 1
 
 

@@ -15,7 +15,7 @@ from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
-TOO_DEAR = "its grammar takes more than 5 ms for a token"
+TOO_DEAR = "it takes more than 5 ms for a token"
 
 
 def _alternatives(count: int) -> ConstraintSpec:

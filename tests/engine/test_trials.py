@@ -172,6 +172,29 @@ def test_the_trial_process_is_started_again(trials: Trials) -> None:
     assert _process(trials).pid != process.pid
 
 
+def test_a_trial_process_that_is_frozen_is_replaced(
+    facts: TokenizerFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom_engine.constraints.trials.trials.SILENT_SECONDS", 0.5)
+    trials = Trials(facts, ConstraintConfig(timeout_seconds=0.5))
+    assert trials.start(_easy("before")).result(30).warnings == []
+    endless = trials.start(_endless(30))
+    time.sleep(0.1)
+    assert endless.cancel()
+    time.sleep(1.5)  # who gave up a trial is told so: it owes nothing
+    first = _process(trials)
+    assert trials.start(_easy("idle for long")).result(10).warnings == []
+    assert _process(trials) == first
+    first.suspend()
+    unanswered = trials.start(_easy("frozen"))
+    _until(lambda: trials.start(_easy("again and again")).cancel() and _process(trials) != first)
+    with pytest.raises(TrialsEndedError):
+        unanswered.result(10)
+    assert trials.start(_easy("after the frost")).result(30).warnings == []
+    assert not first.is_running()
+    trials.close()
+
+
 def test_frames_may_come_in_pieces() -> None:
     messages: list[Trial | Verdict] = [
         Trial(1, ConstraintSpec("regex", "a" * 1000)),
@@ -189,8 +212,8 @@ def _easy(name: str) -> ConstraintSpec:
 
 
 def _endless(number: int) -> ConstraintSpec:
-    """The library looks at each of a million remainders, which takes minutes."""
-    schema = {"type": "integer", "multipleOf": 1_000_003 + 2 * number}
+    """The library looks at each of ten million remainders, as far as time and memory go."""
+    schema = {"type": "integer", "multipleOf": 10_000_019 + 2 * number}
     return ConstraintSpec("json_schema", json.dumps(schema))
 
 

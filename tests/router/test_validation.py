@@ -132,8 +132,8 @@ async def test_a_sound_constraint_passes(validation: Validation) -> None:
 
 
 def _endless(number: int) -> GenerateRequest:
-    """Its compilation would take minutes."""
-    schema = json.dumps({"type": "integer", "multipleOf": 1_000_003 + 2 * number})
+    """Its compilation would take longer than any limit here."""
+    schema = json.dumps({"type": "integer", "multipleOf": 10_000_019 + 2 * number})
     return GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("json_schema", schema))
 
 
@@ -175,7 +175,7 @@ async def test_constraints_outlive_the_trial_process(model: ModelInfo) -> None:
     async def kill() -> None:
         await anyio.sleep(0.2)
         for process in ours:
-            if "tokenloom_engine.constraints.trials.process" in process.cmdline():
+            if _tries(process):
                 process.kill()
 
     async with anyio.create_task_group() as tasks:
@@ -185,6 +185,33 @@ async def test_constraints_outlive_the_trial_process(model: ModelInfo) -> None:
     fine = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("regex", "[ab]+"))
     assert (await validation.validate(fine)).constraint == fine.constraint
     validation.close()
+
+
+async def test_the_answer_comes_in_time_from_whoever_is_stopped(model: ModelInfo) -> None:
+    """A process may be starved, stopped or stuck: its client is answered all the same."""
+    config = RouterConfig(constraints=ConstraintConfig(timeout_seconds=0.5))
+    validation = await Validation.load(config, model)
+    (process,) = (child for child in psutil.Process().children() if _tries(child))
+    before = psutil.Process().children(recursive=True)
+    for stopped in (process.children(), [process]):
+        for each in stopped:
+            each.suspend()
+        start = time.monotonic()
+        message = await refusal(validation, _endless(2))
+        assert message == "grammar is not valid: it takes too long to compile"
+        assert time.monotonic() - start < 3
+        if stopped == [process]:
+            process.resume()
+        fine = ConstraintSpec("regex", f"[ab]{{{len(stopped)},9}}")
+        request = GenerateRequest(inputs=WORDS, constraint=fine)
+        assert (await validation.validate(request)).constraint == fine
+    assert process in before
+    assert process.is_running(), "it was not to blame for long"
+    validation.close()
+
+
+def _tries(process: psutil.Process) -> bool:
+    return "tokenloom_engine.constraints.trials.process" in process.cmdline()
 
 
 async def test_constraints_can_be_switched_off(model: ModelInfo) -> None:

@@ -9,7 +9,7 @@ STEP_SECONDS = 0.005
 the large ones of a collection of 325 schemas 0.3 at most."""
 EXCESS_SECONDS = 0.02
 """More than that, all in all: a single slow one may be the machine's fault."""
-TOO_DEAR = f"its grammar takes more than {1000 * STEP_SECONDS:.0f} ms for a token"
+TOO_DEAR = f"it takes more than {1000 * STEP_SECONDS:.0f} ms for a token"
 
 
 class Allowance:

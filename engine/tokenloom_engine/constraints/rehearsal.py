@@ -1,4 +1,4 @@
-"""A rehearsal: some steps of a constraint, as a text would take them, before anybody relies on it."""
+"""Some steps of a constraint, as a text would take them, before anybody relies on it."""
 
 from __future__ import annotations
 

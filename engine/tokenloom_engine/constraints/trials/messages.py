@@ -28,7 +28,10 @@ class Trial(msgspec.Struct, frozen=True, tag="trial"):
 
 
 class Withdrawal(msgspec.Struct, frozen=True, tag="withdrawal"):
-    """Nobody waits for this trial any more. Unknown ids are ignored."""
+    """Nobody waits for this trial any more. It gets an answer all the same, as every trial does.
+
+    Ignored for a trial that has had its answer.
+    """
 
     id: int
 

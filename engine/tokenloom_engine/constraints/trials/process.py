@@ -90,10 +90,17 @@ class TrialProcess:
                     self._withdraw(id)
 
     def _withdraw(self, id: int) -> None:
-        self._waiting = deque(trial for trial in self._waiting if trial.id != id)
-        for worker in list(self._busy):
+        """Nobody reads the answer, but that there is one tells the front that we are alive."""
+        for trial in self._waiting:
+            if trial.id == id:
+                self._waiting.remove(trial)
+                self._send(Verdict(id, is_busy=True))
+                return
+        for worker in self._busy:
             if worker.trial_id == id:
                 self._give_up(worker)
+                self._send(Verdict(id, is_busy=True))
+                return
 
     def _assign(self) -> None:
         while self._waiting and len(self._busy) - self._num_slow < MAX_QUICK:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +37,10 @@ MAX_VERDICTS = 2048
 """Kept, the least recently used go first."""
 MAX_KEPT_CHARACTERS = 2000
 """Verdicts that have a longer spec are not kept."""
+SILENT_SECONDS = 5.0
+"""How much longer than a trial may take its answer may be missing."""
+LOAD_SECONDS = 120.0
+"""How long the trial process may take to load."""
 
 OnVerdict = Callable[[Verdict | None], None]
 
@@ -65,6 +70,7 @@ class Trials:
     def __init__(self, tokenizer: TokenizerFacts, config: ConstraintConfig) -> None:
         """Start the trial process. It takes a second to be ready, and trials wait for it."""
         self._settings = frame(TrialSettings(tokenizer, config))
+        self._silent_seconds = config.timeout_seconds + SILENT_SECONDS
         self._ids = count()
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
@@ -91,9 +97,8 @@ class Trials:
             known = self._verdicts.get(key)
             if known is not None:
                 self._verdicts.move_to_end(key)
-            elif self._process.has_ended:
-                logger.error("the trial process ended; starting it again")
-                self._process = _Process(self._settings)
+            else:
+                self._revive()
             process = self._process
         if known is not None:
             _settle(future, spec, known)
@@ -113,6 +118,17 @@ class Trials:
         """End the trial process; futures that are not done raise TrialsEndedError."""
         self._process.close()
 
+    def _revive(self) -> None:
+        """Start another trial process where there is none that works."""
+        if self._process.has_ended:
+            logger.error("the trial process ended; starting it again")
+        elif self._process.is_frozen(self._silent_seconds):
+            logger.error("the trial process does not answer; starting another one")
+            self._process.kill()
+        else:
+            return
+        self._process = _Process(self._settings)
+
     def _keep(self, key: bytes, verdict: Verdict) -> None:
         with self._lock:
             self._verdicts[key] = verdict
@@ -130,6 +146,10 @@ class _Process:
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="trials-send")
         self._lock = threading.Lock()
         self._waiting: dict[int, OnVerdict] = {}
+        self._unanswered: dict[int, float] = {}
+        """When each trial was sent that it owes an answer, whether or not somebody waits for it."""
+        self._started_at = time.monotonic()
+        self._has_loaded = False
         self.has_ended = False
         self._write(settings)
         threading.Thread(target=self._receive, name="trials-receive", daemon=True).start()
@@ -139,12 +159,26 @@ class _Process:
         """Its process id."""
         return self._process.pid
 
+    def is_frozen(self, silent_seconds: float) -> bool:
+        """Whether it has owed an answer for longer than that: it is stopped, starved or stuck."""
+        now = time.monotonic()
+        with self._lock:
+            oldest = next(iter(self._unanswered.values()), now)  # they are in their order
+            if not self._has_loaded:
+                return now > self._started_at + LOAD_SECONDS
+        return now > oldest + silent_seconds
+
+    def kill(self) -> None:
+        """End it at once; whoever waits for a verdict is told that it ended."""
+        self._process.kill()
+
     def send(self, trial: Trial, on_verdict: OnVerdict) -> None:
         """Have a spec tried. `on_verdict` is called in another thread, with None if we end."""
         with self._lock:
             has_ended = self.has_ended
             if not has_ended:
                 self._waiting[trial.id] = on_verdict
+                self._unanswered[trial.id] = time.monotonic()
         if has_ended:
             on_verdict(None)
         else:
@@ -186,6 +220,8 @@ class _Process:
             for message in frames.feed(data):
                 verdict = msgspec.msgpack.decode(message, type=Verdict)
                 with self._lock:
+                    self._has_loaded = True
+                    self._unanswered.pop(verdict.id, None)
                     on_verdict = self._waiting.pop(verdict.id, None)
                 if on_verdict is not None:
                     on_verdict(verdict)
