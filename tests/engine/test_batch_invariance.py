@@ -14,6 +14,7 @@ from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import submission
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.engine import Engine
+from tokenloom_engine.messages import LogprobParams
 
 PROMPTS = (
     "The lighthouse keeper counted the waves until ",
@@ -48,7 +49,10 @@ class Recorder:
 
         engine._runner.get_logits = recording  # type: ignore[method-assign]
 
-    def run(self, prompts: dict[int, list[int]]) -> dict[tuple[int, int], torch.Tensor]:
+    def run(
+        self, prompts: dict[int, list[int]], *, whole: bool = False
+    ) -> dict[tuple[int, int], torch.Tensor]:
+        """`whole`: with the logits of the prompts' tokens, too."""
         for id, ids in prompts.items():
             # Draws are seeded by position, so equal logits lead to equal tokens.
             draw: dict[str, Any] = {
@@ -57,7 +61,8 @@ class Recorder:
                 "seed": id,
                 "ignore_eos": True,
             }
-            self.engine.submit(submission(id, ids, NUM_TOKENS, **draw))
+            logprobs = LogprobParams(tokens=True, prompt=whole)
+            self.engine.submit(submission(id, ids, NUM_TOKENS, logprobs=logprobs, **draw))
         while self.engine.has_work:
             self.num_preemptions += self.engine.step().stats.preemptions
         found, self.logits = self.logits, {}
@@ -80,10 +85,13 @@ def test_logits_are_bitwise_the_same_in_any_company(
     assert len(alone) == len(PROMPTS) * NUM_TOKENS
 
     def same(found: dict[tuple[int, int], torch.Tensor]) -> bool:
-        return all(torch.equal(found[key], alone[key]) for key in found)
+        keys = found.keys() & alone.keys()
+        return bool(keys) and all(torch.equal(found[key], alone[key]) for key in keys)
 
     crowd = engine.run(prompts)
     assert crowd.keys() == alone.keys() and same(crowd), "in a crowd"
+    whole = engine.run(prompts, whole=True)
+    assert len(whole) > len(crowd) and same(whole), "with logits that nobody draws from"
     chunks = Recorder(make_engine(**settings, max_batch_prefill_tokens=7))
     assert same(chunks.run(prompts)), "in chunks"
     assert same(chunks.run(prompts)), "from the prefix cache"

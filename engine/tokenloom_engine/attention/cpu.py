@@ -9,12 +9,11 @@ from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.kernels.library import LANES, STORAGE, Attention, Cache, Kernels, Store
 
-CHUNK = 512
-"""Keys that the kernel's softmax takes at once, in whole blocks."""
+BLOCK_SIZES = (16, 32, 64, 128, 256, 512)
 
 
 class CpuAttention:
-    """See AttentionBackend. The layout of the blocks stands in kernels/csrc/attention.cpp."""
+    """See AttentionBackend. The layout of the blocks stands in kernels/csrc/cache.h."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class CpuAttention:
 
 def suits(block_size: int, dtype: torch.dtype) -> bool:
     """Whether the kernel can work with such blocks."""
-    return block_size % LANES == 0 and CHUNK % block_size == 0 and dtype in STORAGE
+    return block_size in BLOCK_SIZES and dtype in STORAGE
 
 
 def _lazy_zeros(count: int, dtype: torch.dtype) -> torch.Tensor:

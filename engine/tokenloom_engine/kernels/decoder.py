@@ -22,7 +22,6 @@ from tokenloom_engine.kernels.library import (
     DecoderLayer,
     Forward,
     Kernels,
-    RmsNorm,
 )
 from tokenloom_engine.kernels.linear import pack_linear
 from tokenloom_engine.kernels.norm import is_plain_norm
@@ -81,6 +80,11 @@ class FusedDecoder:
         self._is_quantized = quantize is not None
         self._backend: CpuAttention | None = None
         self._decoder = Decoder()
+        self._cosines = self._sines = torch.empty(0, 0)
+        """[positions, dim / 2]"""
+        self._spaces: list[torch.Tensor] = []
+        self._quantized = torch.empty(0, dtype=torch.uint8)
+        self._row_scales = torch.empty(0)
 
     def bind(self, backend: CpuAttention) -> None:
         """Attend over this cache from now on."""
@@ -95,6 +99,7 @@ class FusedDecoder:
             self._storage,
             self._kernels.threads,
             self._embedding.shape[1],
+            self._norm.data_ptr(),
         )
 
     def forward(
@@ -104,52 +109,53 @@ class FusedDecoder:
         assert self._backend is not None
         backend = self._backend
         hidden = torch.nn.functional.embedding(input_ids[0], self._embedding)
-        cosines, sines = (x[0].float().contiguous() for x in self._rotary(hidden, position_ids))
-        tokens, width = hidden.shape
-        first = self._layers[0]
-        wide = max(first.query_key_value.num_outputs, first.gate_up.num_outputs)
-        narrow = max(first.output.num_inputs, first.down.num_inputs)
-        spaces = [hidden.new_empty(tokens, n) for n in (width, width, wide, narrow)]
-        num_bytes = tokens * max(width, narrow) if self._is_quantized else 0
-        quantized = torch.empty(num_bytes, dtype=torch.uint8)
-        row_scales = torch.empty(tokens)
+        tokens, num_wanted = len(hidden), len(logit_positions)
+        longest = int(backend.lengths.max())
+        if longest > len(self._cosines):
+            self._extend_angles(longest)
+        if tokens > len(self._row_scales):
+            self._make_room(tokens)
         self._kernels.forward(
             self._decoder,
             Forward(
                 hidden.data_ptr(),
-                cosines.data_ptr(),
-                sines.data_ptr(),
+                self._cosines.data_ptr(),
+                self._sines.data_ptr(),
+                position_ids.data_ptr(),
                 backend.slots.data_ptr(),
                 backend.tables.data_ptr(),
                 backend.starts.data_ptr(),
                 backend.lengths.data_ptr(),
                 backend.tables.stride(0),
+                logit_positions.data_ptr(),
                 tokens,
+                num_wanted,
                 len(backend.lengths),
-                *(space.data_ptr() for space in spaces),
-                quantized.data_ptr(),
-                row_scales.data_ptr(),
+                *(space.data_ptr() for space in self._spaces),
+                self._quantized.data_ptr(),
+                self._row_scales.data_ptr(),
             ),
         )
-        return self._head.multiply(
-            self._kernels, self._normed(hidden[logit_positions]), torch.float32
+        normed = self._spaces[0][:num_wanted]
+        return self._head.multiply(self._kernels, normed, torch.float32)
+
+    def _extend_angles(self, num_positions: int) -> None:
+        """Know the rotary embedding of so many positions, and some more."""
+        positions = torch.arange(2 * num_positions).unsqueeze(0)
+        angles = self._rotary(self._embedding, positions)
+        self._cosines, self._sines = (
+            x[0, :, : x.shape[-1] // 2].float().contiguous() for x in angles
         )
 
-    def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        result = torch.empty_like(hidden)
-        self._kernels.rms_norm(
-            RmsNorm(
-                hidden.data_ptr(),
-                None,
-                self._norm.data_ptr(),
-                result.data_ptr(),
-                *hidden.shape,
-                self._epsilon,
-                self._storage,
-                self._kernels.threads,
-            )
-        )
-        return result
+    def _make_room(self, tokens: int) -> None:
+        """Space for what is computed between layers, kept from one forward to the next."""
+        width, first = self._embedding.shape[1], self._layers[0]
+        wide = max(first.query_key_value.num_outputs, first.gate_up.num_outputs)
+        narrow = max(first.output.num_inputs, first.down.num_inputs)
+        self._spaces = [self._embedding.new_empty(tokens, n) for n in (width, width, wide, narrow)]
+        num_bytes = tokens * max(width, narrow) if self._is_quantized else 0
+        self._quantized = torch.empty(num_bytes, dtype=torch.uint8)
+        self._row_scales = torch.empty(tokens)
 
 
 def can_fuse(network: Any) -> bool:  # noqa: ANN401 - transformers' own module

@@ -85,6 +85,7 @@ class Rotary(ctypes.Structure):
         ("norm", c_void_p),
         ("cosines", c_void_p),
         ("sines", c_void_p),
+        ("positions", c_void_p),
         ("rows", c_int64),
         ("num_heads", c_int32),
         ("dim", c_int32),
@@ -173,6 +174,7 @@ class Decoder(ctypes.Structure):
         ("storage", c_int32),
         ("threads", c_int32),
         ("width", c_int64),
+        ("norm", c_void_p),
     ]
 
 
@@ -181,12 +183,15 @@ class Forward(ctypes.Structure):
         ("hidden", c_void_p),
         ("cosines", c_void_p),
         ("sines", c_void_p),
+        ("positions", c_void_p),
         ("slots", c_void_p),
         ("tables", c_void_p),
         ("starts", c_void_p),
         ("lengths", c_void_p),
         ("table_stride", c_int64),
+        ("wanted", c_void_p),
         ("tokens", c_int64),
+        ("num_wanted", c_int64),
         ("rows", c_int32),
         ("normed", c_void_p),
         ("delta", c_void_p),

@@ -1,95 +1,65 @@
 // Paged attention of packed rows: decode rows of one token and chunks of prompts alike.
 //
-// Layout of a layer's cache, so that one load brings the same word of sixteen keys, or sixteen
-// dimensions of a value, and no sum runs across a register (p numbers make a word, see storage.h):
-//   keys   [blocks, heads, key_dim / p, block_size, p]
-//   values [blocks, heads, block_size / p, value_dim, p]
-// key_dim is rounded up to whole words and value_dim to whole registers; the rest is zero.
-//
-// The softmax is computed in one pass over chunks of keys (Milakov, Gimelshein 2018; Dao et al.
-// 2022). Chunks begin at multiples of CHUNK from the sequence's start, so a token's sums do not
-// depend on how its prompt was cut, nor on who else is in the batch.
-#include <algorithm>
-#include <vector>
+// It goes through the keys in chunks that begin at multiples of CHUNK from the sequence's start, so
+// a token's sums do not depend on how its prompt was cut, nor on who else is in the batch.
+#include "attention.h"
 
-#include "kernels.h"
+#include "cache.h"
 #include "parallel.h"
-#include "storage.h"
+#include "softmax.h"
 #include "tiles.h"
 
 namespace tokenloom {
 namespace {
 
-constexpr int CHUNK = 512;
 constexpr int QUERY_ROWS = 24;  // a tile: some tokens times the query heads that share a KV head
 constexpr int SCORE_ROWS = TOKENLOOM_AVX512 ? 8 : 2;  // as many as registers hold sums for
 constexpr int VALUE_ROWS = TOKENLOOM_AVX512 ? 6 : 1;
 constexpr int VALUE_GROUPS = 4;  // of LANES dimensions
 
-int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-struct Layout {
-  int64_t key_words, value_dim, key_block, value_block;  // the blocks in words, of one head
-
-  Layout(const Cache &cache, int per_word)
-      : key_words(round_up(cache.key_dim, per_word) / per_word),
-        value_dim(round_up(cache.value_dim, LANES)),
-        key_block(key_words * cache.block_size),
-        value_block(cache.block_size / per_word * value_dim) {}
+// Keys of a chunk that lie in one block, and what memory is wanted after them.
+struct Span {
+  const uint32_t *keys, *values, *next_keys, *next_values;
+  int64_t first, count;  // by their place in the chunk
 };
 
-struct Tile {
-  int32_t row, head, first, count;  // tokens of the row, by their place in it
-  int64_t cost;
+struct Chunk {
+  int64_t first, last;  // by their place in the sequence
+  int64_t start;        // of the chunk itself
+  int count;
+  Span spans[CHUNK / LANES];
 };
 
 template <class T>
 class Attend {
   using S = Storage<T>;
   const Attention &args;
-  const Layout layout;
+  const Blocks<T> blocks;
   const int32_t group;  // query heads that share a KV head
 
  public:
   explicit Attend(const Attention &args)
-      : args(args),
-        layout(args.cache, S::PER_WORD),
-        group(args.num_heads / args.cache.num_heads) {}
+      : args(args), blocks(args.cache), group(args.num_heads / args.cache.num_heads) {}
 
-  // The longest first, so that no thread is left alone with one at the end.
-  std::vector<Tile> tiles() const {
-    std::vector<Tile> tiles;
-    const int32_t most = std::max(1, QUERY_ROWS / group);
-    for (int32_t row = 0; row < args.rows; row++) {
-      const int32_t tokens = args.starts[row + 1] - args.starts[row];
-      const int64_t before = args.lengths[row] - tokens;
-      for (int32_t first = 0; first < tokens; first += most) {
-        const int32_t count = std::min(most, tokens - first);
-        for (int32_t head = 0; head < args.cache.num_heads; head++)
-          tiles.push_back({row, head, first, count, count * (before + first + count)});
-      }
-    }
-    std::stable_sort(tiles.begin(), tiles.end(),
-                     [](const Tile &a, const Tile &b) { return a.cost > b.cost; });
-    return tiles;
-  }
-
-  void compute(const Tile &tile) const {
+  // `next`: the tile that this thread most likely computes after it.
+  void compute(const Tile &tile, const Tile &next) const {
     thread_local std::vector<float> memory;
     Scratch scratch(memory, *this, tile.count * group);
+    Softmax<T> softmax(scratch.softmax, scratch.rows);
     const int32_t start = args.starts[tile.row];
-    const int64_t tokens = args.starts[tile.row + 1] - start;
-    const int64_t position = args.lengths[tile.row] - tokens + tile.first;  // of the first token
+    const int64_t position = first_position(tile);
     const int64_t end = position + tile.count;  // keys that the last token sees
-    const int64_t begin = args.window > 0 ? std::max<int64_t>(0, position + 1 - args.window) : 0;
+    const int64_t begin = first_key(tile);
     take_queries(tile, start, scratch);
-    for (int64_t chunk = begin / CHUNK * CHUNK; chunk < end; chunk += CHUNK) {
-      const int64_t first = std::max(begin, chunk), last = std::min(end, chunk + CHUNK);
-      score_chunk(tile, chunk, first, last, scratch);
-      weigh_chunk(chunk, first, last, position, scratch);
-      add_values(tile, chunk, first, last, scratch);
+    for (int64_t at = begin / CHUNK * CHUNK; at < end; at += CHUNK) {
+      const uint32_t *then = at + CHUNK < end ? keys_of(tile, at + CHUNK)
+                                              : keys_of(next, first_key(next));
+      const Chunk chunk = chunk_of(tile, at, std::max(begin, at), std::min(end, at + CHUNK), then);
+      score(chunk, scratch);
+      weigh(chunk, position, scratch, softmax);
+      add_values(chunk, scratch, softmax);
     }
-    put_result(tile, start, scratch);
+    put_result(tile, start, scratch, softmax);
   }
 
  private:
@@ -97,77 +67,90 @@ class Attend {
   struct Scratch {
     int rows;
     uint32_t *queries;  // [rows, key_words]
-    float *scores;      // [rows, CHUNK]
-    T *weights;         // [rows, CHUNK]
+    float *scores;      // [rows, CHUNK], and then the weights
     float *sums;        // [rows, value_dim]
-    float *best;        // [rows]
-    float *total;       // [rows]
+    float *softmax;
 
     Scratch(std::vector<float> &memory, const Attend &on, int rows) : rows(rows) {
-      const size_t n = rows;
-      memory.resize(std::max(memory.size(), n * (on.layout.key_words + 2 * CHUNK +
-                                                 on.layout.value_dim + 2)));
+      const int64_t n = rows, value_dim = on.blocks.value_dim, words = on.blocks.key_words;
+      const size_t size = n * (words + CHUNK + value_dim) + Softmax<T>::floats_for(n);
+      if (memory.size() < size) memory.resize(size);
       queries = (uint32_t *)memory.data();
-      scores = memory.data() + n * on.layout.key_words;
-      weights = (T *)(scores + n * CHUNK);
-      sums = scores + 2 * n * CHUNK;
-      best = sums + n * on.layout.value_dim;
-      total = best + n;
-      std::fill(sums, sums + n * on.layout.value_dim, 0.f);
-      std::fill(best, best + n, -INFINITY);
-      std::fill(total, total + n, 0.f);
+      scores = memory.data() + n * words;
+      sums = scores + n * CHUNK;
+      softmax = sums + n * value_dim;
+      std::fill(sums, softmax, 0.f);
     }
   };
 
-  const uint32_t *keys_of(const Tile &tile, int64_t block) const {
-    const int64_t id = args.tables[tile.row * args.table_stride + block];
-    const int64_t at = id * args.cache.num_heads + tile.head;
-    return (const uint32_t *)args.cache.keys + at * layout.key_block;
+  int64_t first_position(const Tile &tile) const {
+    return args.lengths[tile.row] - (args.starts[tile.row + 1] - args.starts[tile.row]) + tile.first;
   }
 
-  const uint32_t *values_of(const Tile &tile, int64_t block) const {
-    const int64_t id = args.tables[tile.row * args.table_stride + block];
-    const int64_t at = id * args.cache.num_heads + tile.head;
-    return (const uint32_t *)args.cache.values + at * layout.value_block;
+  // The oldest key that the tile's first token sees.
+  int64_t first_key(const Tile &tile) const {
+    return args.window > 0 ? std::max<int64_t>(0, first_position(tile) + 1 - args.window) : 0;
+  }
+
+  const uint32_t *keys_of(const Tile &tile, int64_t key) const {
+    const int64_t block = args.tables[tile.row * args.table_stride + key / blocks.size];
+    return blocks.keys(block, tile.head) + key % blocks.size;
+  }
+
+  Chunk chunk_of(const Tile &tile, int64_t start, int64_t first, int64_t last,
+                 const uint32_t *then) const {
+    Chunk chunk{first, last, start, 0, {}};
+    const int64_t size = blocks.size;
+    for (int64_t key = first / LANES * LANES; key < last;) {
+      const int64_t block = args.tables[tile.row * args.table_stride + key / size];
+      const int64_t end = std::min(last, (key / size + 1) * size), place = key % size;
+      Span &span = chunk.spans[chunk.count++];
+      span = {blocks.keys(block, tile.head) + place,
+              blocks.values(block, tile.head) + place / S::PER_WORD * blocks.value_dim,
+              nullptr, nullptr, key - start, end - key};
+      key = end;
+    }
+    for (int i = 0; i + 1 < chunk.count; i++) {
+      chunk.spans[i].next_keys = chunk.spans[i + 1].keys;
+      chunk.spans[i].next_values = chunk.spans[i + 1].values;
+    }
+    chunk.spans[chunk.count - 1].next_keys = chunk.spans[0].values;
+    chunk.spans[chunk.count - 1].next_values = then;
+    return chunk;
   }
 
   void take_queries(const Tile &tile, int32_t start, Scratch &scratch) const {
-    const int64_t dim = args.cache.key_dim, width = layout.key_words * S::PER_WORD;
+    const int64_t dim = args.cache.key_dim, width = blocks.key_words * S::PER_WORD;
     for (int r = 0; r < scratch.rows; r++) {
       const int64_t token = start + tile.first + r / group, head = tile.head * group + r % group;
       const T *from = (const T *)args.queries + token * args.query_stride + head * dim;
-      T *to = (T *)(scratch.queries + r * layout.key_words);
+      T *to = (T *)(scratch.queries + r * blocks.key_words);
       std::copy(from, from + dim, to);
       for (int64_t i = dim; i < width; i++) to[i] = S::from_float(0.f);
     }
   }
 
-  // scores[r, key - chunk] for the blocks that hold the keys from `first` to `last`.
-  void score_chunk(const Tile &tile, int64_t chunk, int64_t first, int64_t last,
-                   Scratch &scratch) const {
-    const int64_t size = args.cache.block_size;
-    for (int64_t block = first / size; block * size < last; block++) {
-      const uint32_t *keys = keys_of(tile, block);
-      const bool is_last = (block + 1) * size >= last;
-      // Hardware fetches ahead within a page of 4 KiB; the next block is elsewhere.
-      const uint32_t *next = is_last ? values_of(tile, first / size) : keys_of(tile, block + 1);
-      float *scores = scratch.scores + (block * size - chunk);
+  void score(const Chunk &chunk, const Scratch &scratch) const {
+    for (int i = 0; i < chunk.count; i++) {
+      const Span &span = chunk.spans[i];
+      float *scores = scratch.scores + span.first;
       int64_t key = 0;
-      for (; key + 2 * LANES <= size; key += 2 * LANES)
-        score_keys<2>(keys + key, next + key, scores + key, scratch);
-      for (; key < size; key += LANES) score_keys<1>(keys + key, next + key, scores + key, scratch);
+      for (; key + LANES < span.count; key += 2 * LANES)
+        score_keys<2>(span.keys + key, span.next_keys + key, scores + key, scratch);
+      if (key < span.count)
+        score_keys<1>(span.keys + key, span.next_keys + key, scores + key, scratch);
     }
   }
 
   template <int GROUPS>
   void score_keys(const uint32_t *keys, const uint32_t *next, float *scores,
                   const Scratch &scratch) const {
-    const int64_t size = args.cache.block_size;
+    const int64_t size = blocks.size, words = blocks.key_words;
     in_groups<SCORE_ROWS>(scratch.rows, [&](auto count, int first) {
       constexpr int ROWS = count;
-      const uint32_t *queries = scratch.queries + first * layout.key_words;
+      const uint32_t *queries = scratch.queries + first * words;
       Floats sums[ROWS][GROUPS] = {};
-      for (int64_t d = 0; d < layout.key_words; d++) {
+      for (int64_t d = 0; d < words; d++) {
         Words k[GROUPS];
         for (int g = 0; g < GROUPS; g++) {
           k[g] = load_words(keys + d * size + g * LANES);
@@ -175,7 +158,7 @@ class Attend {
         }
         for (int r = 0; r < ROWS; r++)
           for (int g = 0; g < GROUPS; g++)
-            sums[r][g] = S::dot(sums[r][g], queries[r * layout.key_words + d], k[g]);
+            sums[r][g] = S::dot(sums[r][g], queries[r * words + d], k[g]);
       }
       for (int r = 0; r < ROWS; r++)
         for (int g = 0; g < GROUPS; g++)
@@ -183,162 +166,122 @@ class Attend {
     });
   }
 
-  // The chunk's softmax weights, relative to the best score so far; what was summed by an older
-  // best is scaled down.
-  void weigh_chunk(int64_t chunk, int64_t first, int64_t last, int64_t position,
-                   Scratch &scratch) const {
-    const int64_t size = args.cache.block_size;
-    const int64_t from = first / size * size - chunk, to = round_up(last, size) - chunk;
+  void weigh(const Chunk &chunk, int64_t position, const Scratch &scratch,
+             Softmax<T> &softmax) const {
+    const int64_t from = chunk.first / LANES * LANES - chunk.start;
+    const int64_t to = round_up(chunk.last - chunk.start, LANES);
     for (int r = 0; r < scratch.rows; r++) {
-      T *weights = scratch.weights + r * CHUNK;
+      float *scores = scratch.scores + r * CHUNK;
+      if (args.softcap > 0)
+        for (int64_t k = from; k < to; k += LANES)
+          store_floats(scores + k, args.softcap * tanh(load_floats(scores + k) / args.softcap));
       const int64_t own = position + r / group;
       const int64_t oldest = args.window > 0 ? std::max<int64_t>(0, own + 1 - args.window) : 0;
-      const int64_t begin = std::max(oldest, first) - chunk;
-      const int64_t end = std::min(own + 1, last) - chunk;
-      std::fill(weights + from, weights + to, S::from_float(0.f));
-      if (begin >= end) continue;
-      float *scores = scratch.scores + r * CHUNK;
-      const int64_t low = begin / LANES * LANES, high = round_up(end, LANES);
-      if (args.softcap > 0)
-        for (int64_t k = low; k < high; k += LANES)
-          store_floats(scores + k, args.softcap * tanh(load_floats(scores + k) / args.softcap));
-      std::fill(scores + low, scores + begin, -INFINITY);
-      std::fill(scores + end, scores + high, -INFINITY);
-      Floats most = broadcast(-INFINITY);
-      for (int64_t k = low; k < high; k += LANES) most = maximum(most, load_floats(scores + k));
-      const float best = std::max(scratch.best[r], maximum(most));
-      Floats total = {};
-      for (int64_t k = low; k < high; k += LANES) {
-        const Floats weight = exp(load_floats(scores + k) - best);
-        total += weight;
-        S::store(weights + k, weight);
-      }
-      rescale(r, best, scratch);
-      scratch.total[r] += sum(total);
+      softmax.weigh(r, scores, from, std::max(oldest, chunk.first) - chunk.start,
+                    std::min(own + 1, chunk.last) - chunk.start, to);
     }
   }
 
-  void rescale(int r, float best, Scratch &scratch) const {
-    const float old = scratch.best[r];
-    scratch.best[r] = best;
-    if (old == best || old == -INFINITY) return;
-    const float factor = std::exp(old - best);
-    float *sums = scratch.sums + r * layout.value_dim;
-    for (int64_t d = 0; d < layout.value_dim; d++) sums[d] *= factor;
-    scratch.total[r] *= factor;
-  }
-
-  void add_values(const Tile &tile, int64_t chunk, int64_t first, int64_t last,
-                  Scratch &scratch) const {
-    const int64_t size = args.cache.block_size;
-    for (int64_t block = first / size; block * size < last; block++) {
-      const uint32_t *values = values_of(tile, block);
-      const bool is_last = (block + 1) * size >= last;
-      const uint32_t *next = is_last ? values : values_of(tile, block + 1);
-      const int64_t keys = std::min(size, last - block * size);
-      const T *weights = scratch.weights + (block * size - chunk);
-      int64_t d = 0;
-      for (; d + VALUE_GROUPS * LANES <= layout.value_dim; d += VALUE_GROUPS * LANES)
-        add_dims<VALUE_GROUPS>(values, next, d, keys, weights, scratch);
-      for (; d < layout.value_dim; d += LANES)
-        add_dims<1>(values, next, d, keys, weights, scratch);
-    }
+  void add_values(const Chunk &chunk, const Scratch &scratch, const Softmax<T> &softmax) const {
+    int64_t d = 0;
+    for (; d + VALUE_GROUPS * LANES <= blocks.value_dim; d += VALUE_GROUPS * LANES)
+      add_dims<VALUE_GROUPS>(chunk, d, scratch, softmax);
+    for (; d < blocks.value_dim; d += LANES) add_dims<1>(chunk, d, scratch, softmax);
   }
 
   template <int GROUPS>
-  void add_dims(const uint32_t *values, const uint32_t *next, int64_t d, int64_t keys,
-                const T *weights, Scratch &scratch) const {
-    const int64_t words = round_up(keys, S::PER_WORD) / S::PER_WORD;
-    // Half of the last word may be a place that nobody wrote: whatever stands there, weight 0 must
-    // give 0.
-    const bool is_torn = keys % S::PER_WORD != 0;
+  void add_dims(const Chunk &chunk, int64_t d, const Scratch &scratch,
+                const Softmax<T> &softmax) const {
+    const int64_t value_dim = blocks.value_dim;
     in_groups<VALUE_ROWS>(scratch.rows, [&](auto count, int first) {
       constexpr int ROWS = count;
-      float *to = scratch.sums + first * layout.value_dim + d;
+      float *to = scratch.sums + first * value_dim + d;
       Floats sums[ROWS][GROUPS];
       for (int r = 0; r < ROWS; r++)
         for (int g = 0; g < GROUPS; g++)
-          sums[r][g] = load_floats(to + r * layout.value_dim + g * LANES);
-      for (int64_t k = 0; k < words; k++) {
-        Words v[GROUPS];
-        for (int g = 0; g < GROUPS; g++) {
-          const int64_t at = k * layout.value_dim + d + g * LANES;
-          v[g] = load_words(values + at);
-          if (is_torn && k + 1 == words) v[g] &= 0xffffu;
-          if (first == 0) __builtin_prefetch(next + at);
-        }
-        for (int r = 0; r < ROWS; r++) {
-          uint32_t weight;
-          std::memcpy(&weight, weights + (first + r) * CHUNK + k * S::PER_WORD, sizeof weight);
-          for (int g = 0; g < GROUPS; g++) sums[r][g] = S::dot(sums[r][g], weight, v[g]);
-        }
+          sums[r][g] = load_floats(to + r * value_dim + g * LANES) * softmax.factor(first + r);
+      for (int i = 0; i < chunk.count; i++) {
+        const Span &span = chunk.spans[i];
+        const uint32_t *weights = (const uint32_t *)(scratch.scores + first * CHUNK) +
+                                  span.first / S::PER_WORD;
+        const uint32_t *values = span.values + d, *next = span.next_values + d;
+        const auto add = [&](int64_t word, uint32_t kept) {
+          Words v[GROUPS];
+          for (int g = 0; g < GROUPS; g++) {
+            v[g] = load_words(values + word * value_dim + g * LANES) & kept;
+            if (first == 0) __builtin_prefetch(next + word * value_dim + g * LANES);
+          }
+          for (int r = 0; r < ROWS; r++)
+            for (int g = 0; g < GROUPS; g++)
+              sums[r][g] = S::dot(sums[r][g], weights[r * CHUNK + word], v[g]);
+        };
+        const int64_t words = span.count / S::PER_WORD;
+        for (int64_t word = 0; word < words; word++) add(word, ~0u);
+        // Half of the last word may be a place that nobody wrote: whatever stands there, weight 0
+        // must give 0.
+        if (span.count % S::PER_WORD != 0) add(words, 0xffffu);
       }
       for (int r = 0; r < ROWS; r++)
         for (int g = 0; g < GROUPS; g++)
-          store_floats(to + r * layout.value_dim + g * LANES, sums[r][g]);
+          store_floats(to + r * value_dim + g * LANES, sums[r][g]);
     });
   }
 
-  void put_result(const Tile &tile, int32_t start, Scratch &scratch) const {
+  void put_result(const Tile &tile, int32_t start, const Scratch &scratch,
+                  Softmax<T> &softmax) const {
     const int64_t dim = args.cache.value_dim;
     for (int r = 0; r < scratch.rows; r++) {
       const int64_t token = start + tile.first + r / group, head = tile.head * group + r % group;
-      if (args.sinks != nullptr) {  // takes its share and has no value
-        rescale(r, std::max(scratch.best[r], args.sinks[head]), scratch);
-        scratch.total[r] += std::exp(args.sinks[head] - scratch.best[r]);
-      }
+      float scale = 1.f;
+      if (args.sinks != nullptr) scale = softmax.add_sink(r, args.sinks[head]);
+      scale /= softmax.total(r);
       T *to = (T *)args.result + token * args.result_stride + head * dim;
-      const float *sums = scratch.sums + r * layout.value_dim;
+      const float *sums = scratch.sums + r * blocks.value_dim;
       for (int64_t d = 0; d < dim; d += LANES) {
+        if (d + LANES <= dim) {
+          S::store(to + d, load_floats(sums + d) * scale);
+          continue;
+        }
         T whole[LANES];
-        S::store(whole, load_floats(sums + d) / scratch.total[r]);
-        std::copy(whole, whole + std::min<int64_t>(LANES, dim - d), to + d);
+        S::store(whole, load_floats(sums + d) * scale);
+        std::copy(whole, whole + dim - d, to + d);
       }
     }
   }
 };
 
-template <class T>
-void attend(const Attention &args) {
-  const Attend<T> attention(args);
-  const std::vector<Tile> tiles = attention.tiles();
-  parallel_for(tiles.size(), args.threads, [&](int64_t i) { attention.compute(tiles[i]); });
+}  // namespace
+
+std::vector<Tile> attention_tiles(const Attention &args) {
+  std::vector<Tile> tiles;
+  const int32_t most = std::max(1, QUERY_ROWS / (args.num_heads / args.cache.num_heads));
+  for (int32_t row = 0; row < args.rows; row++) {
+    const int32_t tokens = args.starts[row + 1] - args.starts[row];
+    const int64_t before = args.lengths[row] - tokens;
+    for (int32_t first = 0; first < tokens; first += most) {
+      const int32_t count = std::min(most, tokens - first);
+      for (int32_t head = 0; head < args.cache.num_heads; head++)
+        tiles.push_back({row, head, first, count, count * (before + first + count)});
+    }
+  }
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const Tile &a, const Tile &b) { return a.cost > b.cost; });
+  return tiles;
 }
 
-template <class T>
-void store(const Store &args) {
-  constexpr int PER_WORD = Storage<T>::PER_WORD;
-  const Cache &cache = args.cache;
-  const Layout layout(cache, PER_WORD);
-  const auto store_token = [&](int64_t token) {
-    const int64_t block = args.slots[token] / cache.block_size;
-    const int64_t place = args.slots[token] % cache.block_size;
-    for (int head = 0; head < cache.num_heads; head++) {
-      const int64_t at = block * cache.num_heads + head;
-      const T *key = (const T *)args.keys + token * args.key_stride + head * cache.key_dim;
-      T *keys = (T *)cache.keys + at * layout.key_block * PER_WORD;
-      for (int64_t d = 0; d < cache.key_dim; d++)
-        keys[(d / PER_WORD * cache.block_size + place) * PER_WORD + d % PER_WORD] = key[d];
-      const T *value = (const T *)args.values + token * args.value_stride + head * cache.value_dim;
-      T *values = (T *)cache.values + at * layout.value_block * PER_WORD;
-      values += place / PER_WORD * layout.value_dim * PER_WORD + place % PER_WORD;
-      for (int64_t d = 0; d < cache.value_dim; d++) values[d * PER_WORD] = value[d];
-    }
-  };
-  parallel_ranges(args.tokens, 16, args.threads, [&](int64_t first, int64_t last) {
-    for (int64_t token = first; token < last; token++) store_token(token);
+void attend(const Attention &args, const std::vector<Tile> &tiles) {
+  with_storage(args.cache.storage, [&](auto t) {
+    const Attend<decltype(t)> attention(args);
+    const int64_t count = tiles.size();
+    parallel_ranges(count, 1, args.threads, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; i++)
+        attention.compute(tiles[i], tiles[i + 1 < count ? i + 1 : i]);
+    });
   });
 }
 
-}  // namespace
 }  // namespace tokenloom
 
 void tokenloom_attention(const Attention *args) {
-  tokenloom::with_storage(args->cache.storage,
-                          [&](auto t) { tokenloom::attend<decltype(t)>(*args); });
-}
-
-void tokenloom_store(const Store *args) {
-  tokenloom::with_storage(args->cache.storage,
-                          [&](auto t) { tokenloom::store<decltype(t)>(*args); });
+  tokenloom::attend(*args, tokenloom::attention_tiles(*args));
 }

@@ -1,51 +1,48 @@
 // The decoder layers of the Llama family, one after the other: a forward is one call, so that
 // nobody waits for Python between operations, nor holds its lock.
-#include "kernels.h"
-#include "storage.h"
+#include <numeric>
+#include <vector>
+
+#include "attention.h"
+#include "cache.h"
+#include "parallel.h"
+#include "row.h"
 
 namespace tokenloom {
 namespace {
 
-struct Pass {
+class Pass {
   const Decoder &decoder;
-  const Forward &step;
+  Forward step;
+  std::vector<int32_t> wanted_starts;  // what step.starts is, once only wanted tokens are left
+  std::vector<Tile> tiles;             // of attention; empty until it is known
 
-  void layer(const DecoderLayer &layer, bool is_first) const {
-    const Cache &cache = layer.attention.cache;
-    const int32_t heads = layer.attention.num_heads, dim = cache.key_dim;
-    const int64_t stride = layer.query_key_value.num_outputs;
-    norm(layer.input_norm, is_first ? nullptr : step.delta);
-    linear(layer.query_key_value, step.normed, step.wide);
-    rotate(step.wide, stride, heads, dim, layer.query_norm);
-    void *keys = at(step.wide, heads * dim), *values = at(keys, cache.num_heads * dim);
-    rotate(keys, stride, cache.num_heads, dim, layer.key_norm);
-    const Store store{cache,  keys,        values,          stride,
-                      stride, step.slots,  step.tokens,     decoder.threads};
-    tokenloom_store(&store);
-    attend(layer.attention, stride, layer.output.num_inputs);
-    linear(layer.output, step.narrow, step.delta);
-    norm(layer.middle_norm, step.delta);
-    linear(layer.gate_up, step.normed, step.wide);
-    const SiluMultiply gate{step.wide,  step.narrow,     step.tokens, layer.down.num_inputs,
-                            decoder.storage, decoder.threads};
-    tokenloom_silu_multiply(&gate);
-    linear(layer.down, step.narrow, step.delta);
-  }
+ public:
+  Pass(const Decoder &decoder, const Forward &step) : decoder(decoder), step(step) {}
 
-  // hidden += the last layer's contribution.
-  template <class T>
-  void finish() const {
-    using S = Storage<T>;
-    T *hidden = (T *)step.hidden;
-    const T *delta = (const T *)step.delta;
-    for (int64_t i = 0; i < step.tokens * decoder.width; i += LANES)
-      S::store(hidden + i, S::load(hidden + i) + S::load(delta + i));
+  void compute() {
+    for (int32_t i = 0; i < decoder.num_layers; i++) {
+      const DecoderLayer &layer = decoder.layers[i];
+      norm(layer.input_norm, i == 0 ? nullptr : step.delta);
+      linear(layer.query_key_value, step.normed, step.wide);
+      place(layer);
+      if (i + 1 == decoder.num_layers) keep_wanted(layer.query_key_value.num_outputs);
+      attend(layer.attention, layer.query_key_value.num_outputs, layer.output.num_inputs);
+      linear(layer.output, step.narrow, step.delta);
+      norm(layer.middle_norm, step.delta);
+      linear(layer.gate_up, step.normed, step.wide);
+      const SiluMultiply gate{step.wide,  step.narrow,     step.tokens, layer.down.num_inputs,
+                              decoder.storage, decoder.threads};
+      tokenloom_silu_multiply(&gate);
+      linear(layer.down, step.narrow, step.delta);
+    }
+    norm(decoder.norm, step.delta);
   }
 
  private:
-  void *at(void *start, int64_t elements) const {
-    return (char *)start + elements * (decoder.storage == 0 ? 4 : 2);
-  }
+  int64_t size() const { return decoder.storage == 0 ? 4 : 2; }
+
+  static void *at(void *start, int64_t bytes) { return (char *)start + bytes; }
 
   void norm(const void *weight, const void *delta) const {
     const RmsNorm args{step.hidden,     delta,           weight,          step.normed, step.tokens,
@@ -76,13 +73,55 @@ struct Pass {
     tokenloom_int8_gemm(&args);
   }
 
-  void rotate(void *heads, int64_t stride, int32_t count, int32_t dim, const void *norm) const {
-    const Rotary args{heads, stride, norm,            step.cosines,    step.sines,      step.tokens,
-                      count, dim,    decoder.epsilon, decoder.storage, decoder.threads};
-    tokenloom_rotary(&args);
+  // Rotates queries and keys, and puts keys and values into the cache.
+  void place(const DecoderLayer &layer) const {
+    with_storage(decoder.storage, [&](auto t) { place_as<decltype(t)>(layer); });
   }
 
-  void attend(Attention args, int64_t query_stride, int64_t result_stride) const {
+  template <class T>
+  void place_as(const DecoderLayer &layer) const {
+    const Cache &cache = layer.attention.cache;
+    const int32_t num_heads = layer.attention.num_heads, dim = cache.key_dim;
+    const int64_t stride = layer.query_key_value.num_outputs;
+    const auto rotary = [&](T *heads, int32_t count, const void *norm) {
+      return Rotary{heads,       stride, norm,            step.cosines,    step.sines, step.positions,
+                    step.tokens, count,  dim,             decoder.epsilon, decoder.storage,
+                    decoder.threads};
+    };
+    T *keys = (T *)step.wide + num_heads * dim, *values = keys + cache.num_heads * dim;
+    const Rotary queries = rotary((T *)step.wide, num_heads, layer.query_norm);
+    const Rotary rotated_keys = rotary(keys, cache.num_heads, layer.key_norm);
+    const Blocks<T> blocks(cache);
+    parallel_ranges(step.tokens, 2, decoder.threads, [&](int64_t first, int64_t last) {
+      for (int64_t token = first; token < last; token++) {
+        blocks.fetch(step.slots[token]);
+        rotate_row<T>(queries, token);
+        rotate_row<T>(rotated_keys, token);
+        blocks.store(step.slots[token], keys + token * stride, values + token * stride);
+      }
+    });
+  }
+
+  // Of the last layer's output only some tokens are wanted: their queries and residuals move
+  // together, and the others are done.
+  void keep_wanted(int64_t stride) {
+    if (step.num_wanted == step.tokens) return;
+    const int64_t query = stride * size(), hidden = decoder.width * size();
+    wanted_starts.assign(step.rows + 1, 0);
+    for (int64_t i = 0, row = 0; i < step.num_wanted; i++) {
+      const int64_t token = step.wanted[i];
+      std::memmove(at(step.wide, i * query), at(step.wide, token * query), query);
+      std::memmove(at(step.hidden, i * hidden), at(step.hidden, token * hidden), hidden);
+      while (token >= step.starts[row + 1]) row++;
+      wanted_starts[row + 1]++;
+    }
+    std::partial_sum(wanted_starts.begin(), wanted_starts.end(), wanted_starts.begin());
+    step.starts = wanted_starts.data();
+    step.tokens = step.num_wanted;
+    tiles.clear();
+  }
+
+  void attend(Attention args, int64_t query_stride, int64_t result_stride) {
     args.queries = step.wide;
     args.result = step.narrow;
     args.query_stride = query_stride;
@@ -93,7 +132,8 @@ struct Pass {
     args.lengths = step.lengths;
     args.rows = step.rows;
     args.threads = decoder.threads;
-    tokenloom_attention(&args);
+    if (tiles.empty()) tiles = attention_tiles(args);
+    tokenloom::attend(args, tiles);
   }
 };
 
@@ -101,7 +141,5 @@ struct Pass {
 }  // namespace tokenloom
 
 void tokenloom_forward(const Decoder *decoder, const Forward *step) {
-  const tokenloom::Pass pass{*decoder, *step};
-  for (int32_t i = 0; i < decoder->num_layers; i++) pass.layer(decoder->layers[i], i == 0);
-  tokenloom::with_storage(decoder->storage, [&](auto t) { pass.finish<decltype(t)>(); });
+  tokenloom::Pass(*decoder, *step).compute();
 }

@@ -64,8 +64,9 @@ struct Rotary {
   void *heads;          // [rows, stride]: num_heads of dim each at the start of every row
   int64_t stride;
   const void *norm;     // [dim] or null
-  const float *cosines; // [rows, dim], of which the first half is read
+  const float *cosines; // [positions, dim / 2]
   const float *sines;
+  const int64_t *positions;  // [rows]
   int64_t rows;
   int32_t num_heads, dim;
   float epsilon;
@@ -73,7 +74,7 @@ struct Rotary {
 };
 void tokenloom_rotary(const Rotary *);
 
-// One layer's part of the paged KV cache. The layout stands in attention.cpp.
+// One layer's part of the paged KV cache. The layout stands in cache.h.
 struct Cache {
   void *keys;
   void *values;
@@ -140,18 +141,21 @@ struct Decoder {
   float epsilon;
   int32_t storage, threads;
   int64_t width;
+  const void *norm;  // of the last layer's output
 };
 
 // One forward. All spaces are the caller's.
 struct Forward {
-  void *hidden;  // [tokens, width]: the embeddings, and in the end the last layer's output
-  const float *cosines, *sines;  // [tokens, dim]
+  void *hidden;  // [tokens, width]: the embeddings
+  const float *cosines, *sines;  // as in Rotary
+  const int64_t *positions;
   const int64_t *slots;
   const int32_t *tables, *starts, *lengths;  // as in Attention
   int64_t table_stride;
-  int64_t tokens;
+  const int64_t *wanted;  // [num_wanted] of the tokens, in their order: some of each row's last
+  int64_t tokens, num_wanted;
   int32_t rows;
-  void *normed;        // [tokens, width]
+  void *normed;        // [tokens, width], and in the end [num_wanted, width]: the normed output
   void *delta;         // [tokens, width]
   void *wide;          // [tokens, most outputs of query_key_value and gate_up]
   void *narrow;        // [tokens, most inputs of output and down]
