@@ -136,7 +136,7 @@ def figures(levels: dict[str, Level], added: str) -> dict[str, Any]:
         "constrained_errors": levels["constrained"].errors[:2],
         "added_served": len(others.measurements),
         "added_tokens": others.num_tokens,
-        "added_ended": Counter(error[:90] for error in others.errors).most_common(),
+        "added_ended": Counter(error[:160] for error in others.errors).most_common(),
     }
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tokenloom_engine.constraints import compilations as compilations_module
 from tokenloom_engine.constraints import factory as factory_module
-from tokenloom_engine.constraints.factory import MAX_CACHED_SPECS, ConstraintFactory
+from tokenloom_engine.constraints.compilations import MAX_CACHED_SPECS
+from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
 
@@ -39,7 +41,7 @@ def test_new_schemas_again_and_again(factory: ConstraintFactory) -> None:
 def test_the_oldest_are_forgotten(
     factory: ConstraintFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(factory_module, "MAX_CACHED_CHARACTERS", 1000)
+    monkeypatch.setattr(compilations_module, "MAX_CACHED_CHARACTERS", 1000)
     kept = [_watched(factory, character * 300) for character in "abc"]
     assert all(future() is not None for future in kept)
     assert factory.compile(ConstraintSpec("regex", "a" * 300)) is kept[0]()
@@ -47,7 +49,7 @@ def test_the_oldest_are_forgotten(
     assert [future() is not None for future in kept] == [True, False, True]
     large = _watched(factory, "e" * 2000)
     assert [future() is not None for future in (*kept, large)] == [False, False, False, True]
-    monkeypatch.setattr(factory_module, "MAX_CACHED_SPECS", 2)
+    monkeypatch.setattr(compilations_module, "MAX_CACHED_SPECS", 2)
     few = [_watched(factory, character) for character in "xyz"]
     assert [future() is not None for future in (large, *few)] == [False, False, True, True]
 

@@ -1,4 +1,4 @@
-"""The benchmark of serving measures a real server. Nothing here says how fast it is."""
+"""Benchmarks measure a real server. Nothing here says how fast it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import serving
+from benchmarks import hostile_grammars, serving
 from benchmarks.measurement import Level, Measurement
 from benchmarks.together import gaps_together
 from benchmarks.workload import Request, Workload
@@ -37,6 +37,22 @@ def test_serving_reports_all_requests_by_clients_and_by_the_clock(
         assert (line["concurrency"], line.get("rate")) in {(2, None), (None, 20.0)}
         if line["workload"] == "plain":
             assert line["output_tokens"] == 9
+
+
+def test_hostile_grammars_beside_nothing_and_beside_ordinary_requests(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = f"--url {server.url} --free 2 --constrained 2 --hostile 10 --max-tokens 4 --rounds 1"
+    monkeypatch.setattr(sys, "argv", ["hostile_grammars", *options.split()])
+    assert hostile_grammars.main() == 0
+    *rounds, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert [line["added"] for line in rounds] == ["nothing", "nothing", "hostile", "ordinary"]
+    for line in rounds:
+        added = line["added_served"] + sum(count for _, count in line["added_ended"])
+        assert added == (0 if line["added"] == "nothing" else 10)
+    assert any("nested 3001 deep" in reason for reason in dict(rounds[2]["added_ended"]))
+    assert (rounds[3]["added_served"], rounds[3]["added_tokens"]) == (10, 40)
+    assert set(last) == {"free_gap_p99_ms", "hostile_to_nothing", "hostile_to_ordinary"}
 
 
 @pytest.mark.parametrize(

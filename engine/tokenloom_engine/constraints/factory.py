@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence as Seq
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +21,7 @@ from tokenloom_engine.constraints.base import (
     InvalidConstraintError,
     TokenizerFacts,
 )
+from tokenloom_engine.constraints.compilations import Compilations
 from tokenloom_engine.constraints.config import DEFAULT_BACKEND, ConstraintConfig
 from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.constraints.masks import (
@@ -29,7 +29,6 @@ from tokenloom_engine.constraints.masks import (
     CompiledConstraint,
     Mask,
     MaskFiller,
-    lower_priority,
 )
 from tokenloom_engine.constraints.nesting import nesting
 from tokenloom_engine.constraints.notation import grammar_notation
@@ -38,15 +37,10 @@ from tokenloom_engine.constraints.rehearsal import rehearse
 from tokenloom_engine.constraints.schema_fault import find_fault
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 
-MAX_CACHED_SPECS = 512
-MAX_CACHED_CHARACTERS = 16_000_000
-"""Text of all specs that are kept; compiled, a character takes twenty bytes or so."""
 MAX_POOLED = 64
 """Idle constraints kept per spec."""
 MAX_POOLED_CHARACTERS = 4_000_000
 """Text of a spec, times its idle constraints."""
-MIN_COMPILERS = 4
-"""Threads, of which slow specs can take all but two at most: see `trials.process.MAX_SLOW`."""
 JSON_KINDS: tuple[ConstraintKind, ...] = ("json_schema", "choice", "structural_tag")
 """Whose value is JSON."""
 
@@ -73,15 +67,8 @@ class ConstraintFactory:
             name: load_backend(name, tokenizer, config)
             for name in {DEFAULT_BACKEND, *config.backends.values()}
         }
-        self._compilers = ThreadPoolExecutor(
-            max(MIN_COMPILERS, tokenizer.num_threads),
-            thread_name_prefix="compile",
-            initializer=lower_priority,
-        )
+        self._compilations = Compilations(self._compile, tokenizer.num_threads)
         self._masks = MaskFiller(-(-tokenizer.vocab_size // 32), tokenizer.num_threads)
-        self._compiled: OrderedDict[ConstraintSpec, Future[CompiledConstraint]] = OrderedDict()
-        self._compiled_characters = 0
-        self._compile_seconds: list[float] = []
         self._lock = threading.Lock()
 
     @classmethod
@@ -155,27 +142,16 @@ class ConstraintFactory:
 
     def compile(self, spec: ConstraintSpec) -> Future[CompiledConstraint]:
         """Compile in a worker thread, or find it compiled. Failures are kept as well."""
-        with self._lock:
-            future = self._compiled.get(spec)
-            if future is None:
-                future = self._compilers.submit(self._compile, spec)
-                self._compiled[spec] = future
-                self._compiled_characters += len(spec.value)
-            self._compiled.move_to_end(spec)
-            self._forget_oldest()
-        return future
+        return self._compilations.start(spec)
 
     def lease(self, spec: ConstraintSpec) -> Future[Lease]:
         """A constraint of that spec with its first mask, made by a worker thread if need be."""
         compiled = self.compile(spec)
-        # In the queue behind the compilation, so that waiting for that cannot block it.
-        return self._compilers.submit(lambda: self._lease(compiled.result()))
+        return self._compilations.submit(lambda: self._lease(compiled.result()))
 
     def take_compile_seconds(self) -> list[float]:
         """How long each compilation since the last call took. What was found compiled took none."""
-        with self._lock:
-            seconds, self._compile_seconds = self._compile_seconds, []
-        return seconds
+        return self._compilations.take_seconds()
 
     def take_mask_seconds(self) -> float:
         """How long filling masks took since the last call, added up over the calls."""
@@ -222,7 +198,7 @@ class ConstraintFactory:
 
     def close(self) -> None:
         """Let the worker threads end."""
-        self._compilers.shutdown(wait=False, cancel_futures=True)
+        self._compilations.close()
         self._masks.close()
 
     def _backend(self, kind: ConstraintKind) -> ConstraintBackend:
@@ -231,20 +207,9 @@ class ConstraintFactory:
     def _compile(self, spec: ConstraintSpec) -> CompiledConstraint:
         self._check_size(spec)
         backend = self._backend(spec.kind)
-        start = time.perf_counter()
         compiled = CompiledConstraint(spec, backend, sets_temperature=sets_temperature(spec))
         compiled.pool.append(self._lease(compiled).constraint)
-        with self._lock:
-            self._compile_seconds.append(time.perf_counter() - start)
         return compiled
-
-    def _forget_oldest(self) -> None:
-        while len(self._compiled) > 1 and (
-            len(self._compiled) > MAX_CACHED_SPECS
-            or self._compiled_characters > MAX_CACHED_CHARACTERS
-        ):
-            spec, _ = self._compiled.popitem(last=False)
-            self._compiled_characters -= len(spec.value)
 
     def _lease(self, compiled: CompiledConstraint) -> Lease:
         constraint = self.get_constraint(compiled)

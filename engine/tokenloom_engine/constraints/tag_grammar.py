@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from tokenloom_engine.constraints.lark_parts import (
 )
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.special_tokens import SpecialTokens
 from tokenloom_engine.constraints.structural_tag import (
     AnyText,
     ConstString,
@@ -64,30 +64,6 @@ class TagGrammar:
 
     lark: str
     nested: Seq[Nested]
-
-
-class SpecialTokens:
-    """The tokens that are no text, by name."""
-
-    def __init__(self, ids: Mapping[str, int]) -> None:
-        self._ids = ids
-        longest_first = sorted(ids, key=len, reverse=True)
-        self._name = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-
-    def find(self, token: int | str) -> int | None:
-        """The id of the special token that has this id or name, if there is one."""
-        if isinstance(token, str):
-            return self._ids.get(token)
-        return token if token in self._ids.values() else None
-
-    def split(self, text: str) -> list[str | int]:
-        """The text's pieces: texts, none of them empty, and the ids of special tokens."""
-        pieces: list[str | int] = []
-        end = 0
-        for name in self._name.finditer(text):
-            pieces += [text[end : name.start()], self._ids[name[0]]]
-            end = name.end()
-        return [piece for piece in [*pieces, text[end:]] if piece != ""]
 
 
 @dataclass(frozen=True, slots=True)

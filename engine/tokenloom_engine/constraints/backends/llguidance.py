@@ -34,7 +34,8 @@ from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.constraints.left_out import with_places
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
-from tokenloom_engine.constraints.tag_grammar import SpecialTokens, tag_grammar
+from tokenloom_engine.constraints.special_tokens import SpecialTokens
+from tokenloom_engine.constraints.tag_grammar import tag_grammar
 from tokenloom_engine.constraints.temperature_scale import TemperatureScale
 from tokenloom_engine.constraints.thermometer import Thermometer
 

@@ -1,0 +1,80 @@
+"""Specs that are compiled once, by threads of low priority, and kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from tokenloom_engine.constraints.masks import CompiledConstraint, lower_priority
+from tokenloom_engine.constraints.spec import ConstraintSpec
+
+MAX_CACHED_SPECS = 512
+MAX_CACHED_CHARACTERS = 16_000_000
+"""Text of all specs that are kept; compiled, a character takes twenty bytes or so."""
+MIN_THREADS = 4
+"""Of which slow specs can take all but two at most: see `trials.process.MAX_SLOW`."""
+
+T = TypeVar("T")
+
+
+class Compilations:
+    """Those that run, and the results of those that ran, failures too. Safe in any thread."""
+
+    def __init__(
+        self, compile: Callable[[ConstraintSpec], CompiledConstraint], num_threads: int
+    ) -> None:
+        self._compile = compile
+        self._threads = ThreadPoolExecutor(
+            max(MIN_THREADS, num_threads), thread_name_prefix="compile", initializer=lower_priority
+        )
+        self._futures: OrderedDict[ConstraintSpec, Future[CompiledConstraint]] = OrderedDict()
+        self._characters = 0
+        self._seconds: list[float] = []
+        self._lock = threading.Lock()
+
+    def start(self, spec: ConstraintSpec) -> Future[CompiledConstraint]:
+        """Compile, or find it compiled."""
+        with self._lock:
+            future = self._futures.get(spec)
+            if future is None:
+                future = self._threads.submit(self._timed, spec)
+                self._futures[spec] = future
+                self._characters += len(spec.value)
+            self._futures.move_to_end(spec)
+            self._forget_oldest()
+        return future
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have something done by the same threads, behind what was started before.
+
+        So it may wait for that: it cannot take the thread for which that would wait.
+        """
+        return self._threads.submit(work)
+
+    def take_seconds(self) -> list[float]:
+        """How long each since the last call took that went well."""
+        with self._lock:
+            seconds, self._seconds = self._seconds, []
+        return seconds
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _timed(self, spec: ConstraintSpec) -> CompiledConstraint:
+        start = time.perf_counter()
+        compiled = self._compile(spec)
+        with self._lock:
+            self._seconds.append(time.perf_counter() - start)
+        return compiled
+
+    def _forget_oldest(self) -> None:
+        while len(self._futures) > 1 and (
+            len(self._futures) > MAX_CACHED_SPECS or self._characters > MAX_CACHED_CHARACTERS
+        ):
+            spec, _ = self._futures.popitem(last=False)
+            self._characters -= len(spec.value)
