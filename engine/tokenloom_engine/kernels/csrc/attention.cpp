@@ -17,6 +17,9 @@ constexpr int SCORE_ROWS = TOKENLOOM_AVX512 ? 8 : 2;  // as many as registers ho
 constexpr int VALUE_ROWS = TOKENLOOM_AVX512 ? 6 : 1;
 constexpr int VALUE_GROUPS = 4;  // of LANES dimensions
 
+// Into the second cache: the first can wait for few lines at a time, and then waits with them.
+inline void fetch(const void *line) { __builtin_prefetch(line, 0, 2); }
+
 // Keys of a chunk that lie in one block, and what memory is wanted after them.
 struct Span {
   const uint32_t *keys, *values, *next_keys, *next_values;
@@ -154,7 +157,7 @@ class Attend {
         Words k[GROUPS];
         for (int g = 0; g < GROUPS; g++) {
           k[g] = load_words(keys + d * size + g * LANES);
-          if (first == 0) __builtin_prefetch(next + d * size + g * LANES);
+          if (first == 0) fetch(next + d * size + g * LANES);
         }
         for (int r = 0; r < ROWS; r++)
           for (int g = 0; g < GROUPS; g++)
@@ -209,7 +212,7 @@ class Attend {
           Words v[GROUPS];
           for (int g = 0; g < GROUPS; g++) {
             v[g] = load_words(values + word * value_dim + g * LANES) & kept;
-            if (first == 0) __builtin_prefetch(next + word * value_dim + g * LANES);
+            if (first == 0) fetch(next + word * value_dim + g * LANES);
           }
           for (int r = 0; r < ROWS; r++)
             for (int g = 0; g < GROUPS; g++)
