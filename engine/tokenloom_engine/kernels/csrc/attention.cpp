@@ -17,8 +17,11 @@ constexpr int SCORE_ROWS = TOKENLOOM_AVX512 ? 8 : 2;  // as many as registers ho
 constexpr int VALUE_ROWS = TOKENLOOM_AVX512 ? 6 : 1;
 constexpr int VALUE_GROUPS = 4;  // of LANES dimensions
 
-// Into the second cache: the first can wait for few lines at a time, and then waits with them.
-inline void fetch(const void *line) { __builtin_prefetch(line, 0, 2); }
+// Into the second cache: the first can wait for few lines at a time. Always inline, for the compiler
+// may take a function that only fetches for one that does nothing.
+inline __attribute__((always_inline)) void fetch(const void *line) {
+  __builtin_prefetch(line, 0, 2);
+}
 
 // Keys of a chunk that lie in one block, and what memory is wanted after them.
 struct Span {

@@ -39,17 +39,6 @@ class Blocks {
     return (uint32_t *)cache.values + (block * cache.num_heads + head) * value_block;
   }
 
-  // Fetches what `store` will write to.
-  void fetch(int64_t slot) const {
-    const int64_t block = slot / size, place = slot % size;
-    for (int head = 0; head < cache.num_heads; head++) {
-      const uint32_t *key = keys(block, head) + place;
-      for (int64_t w = 0; w < key_words; w++) __builtin_prefetch(key + w * size, 1);
-      const uint32_t *value = values(block, head) + place / PER_WORD * value_dim;
-      for (int64_t d = 0; d < value_dim; d += LANES) __builtin_prefetch(value + d, 1);
-    }
-  }
-
   // Puts a token's key and value, heads one after the other, into its slot.
   void store(int64_t slot, const T *key, const T *value) const {
     const int64_t block = slot / size, place = slot % size;

@@ -94,7 +94,6 @@ class Pass {
     const Blocks<T> blocks(cache);
     parallel_ranges(step.tokens, 2, decoder.threads, [&](int64_t first, int64_t last) {
       for (int64_t token = first; token < last; token++) {
-        blocks.fetch(step.slots[token]);
         rotate_row<T>(queries, token);
         rotate_row<T>(rotated_keys, token);
         blocks.store(step.slots[token], keys + token * stride, values + token * stride);

@@ -9,12 +9,9 @@ template <class T>
 void store(const Store &args) {
   const Blocks<T> blocks(args.cache);
   parallel_ranges(args.tokens, 4, args.threads, [&](int64_t first, int64_t last) {
-    blocks.fetch(args.slots[first]);
-    for (int64_t token = first; token < last; token++) {
-      if (token + 1 < last) blocks.fetch(args.slots[token + 1]);
+    for (int64_t token = first; token < last; token++)
       blocks.store(args.slots[token], (const T *)args.keys + token * args.key_stride,
                    (const T *)args.values + token * args.value_stride);
-    }
   });
 }
 
