@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import msgspec
 
 from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.block_manager import BlockManager
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.constraints.base import InvalidConstraintError
-from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
-from tokenloom_engine.constraints.masks import wait_for
+from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.drafts import Drafter
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.forward_clock import ForwardClock
@@ -28,19 +25,16 @@ from tokenloom_engine.messages import (
     Submit,
 )
 from tokenloom_engine.model_runner import ModelRunner
+from tokenloom_engine.pending_constraints import PendingConstraints
 from tokenloom_engine.place import Draws, RowChoices
 from tokenloom_engine.prospect import prospects
 from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
 from tokenloom_engine.sequence import Sequence
+from tokenloom_engine.step_masks import StepMasks
 from tokenloom_engine.watermark import Watermark
 
 logger = logging.getLogger(__name__)
-
-PATIENCE_SECONDS = 0.002
-"""How long a step waits for masks before and after its forward; whose is late sits out a step."""
-LONELY_SECONDS = 0.05
-"""How long it waits where all of its sequences would sit out."""
 
 
 class Engine:
@@ -82,8 +76,8 @@ class Engine:
         self._scheduler = Scheduler(blocks, limits)
         self._clock = ForwardClock(self._runner.model.device)
         self._sequences: dict[int, Sequence] = {}
-        self._compiling: dict[int, tuple[Future[Lease], float]] = {}
-        """By sequence: its constraint to come, and when to give up on it."""
+        self._masks = StepMasks(self._constraints, self._clock)
+        self._pending = PendingConstraints(self._constraints, config.constraints.timeout_seconds)
         self._outputs: list[SequenceOutput] = []
         self._stats = EngineStats()
 
@@ -95,7 +89,7 @@ class Engine:
     @property
     def is_compiling(self) -> bool:
         """Whether sequences wait for nothing but their constraints' compilation."""
-        return bool(self._compiling)
+        return bool(self._pending)
 
     def submit(self, submit: Submit) -> None:
         """Take a sequence. What is wrong with it comes as its output's error."""
@@ -113,8 +107,7 @@ class Engine:
         elif submit.constraint is None:
             self._scheduler.add(sequence)
         else:
-            deadline = time.monotonic() + self._config.constraints.timeout_seconds
-            self._compiling[submit.id] = self._constraints.lease(submit.constraint), deadline
+            self._pending.start(sequence, submit.constraint)
 
     def abort(self, id: int) -> None:
         """Drop a sequence, if it is still there."""
@@ -137,8 +130,7 @@ class Engine:
                 self._fail(rows, f"{type(error).__name__}: {error}")
         else:
             # All of them are late, or nobody is there.
-            running = self._scheduler.running
-            wait_for([s.mask for s in running if s.mask is not None], PATIENCE_SECONDS)
+            self._masks.wait_for_any(self._scheduler.running)
         return self._take_outputs(rows, time.perf_counter() - start)
 
     def close(self) -> None:
@@ -155,45 +147,24 @@ class Engine:
             sequence.fail(str(error))
 
     def _admit_compiled(self) -> None:
-        for id, (future, deadline) in list(self._compiling.items()):
-            sequence = self._sequences[id]
-            if future.done():
-                del self._compiling[id]
-                self._admit(sequence, future)
-            elif time.monotonic() > deadline:
-                sequence.refuse("grammar is not valid: it took too long to compile")
+        for sequence in self._pending.take_settled():
+            if sequence.is_finished:
                 self._deliver(sequence)
-
-    def _admit(self, sequence: Sequence, future: Future[Lease]) -> None:
-        try:
-            sequence.constrain(future.result())
-        except InvalidConstraintError as error:
-            sequence.refuse(f"grammar is not valid: {error}")
-        except Exception as error:
-            logger.exception("a constraint failed to compile; its sequence ends")
-            sequence.fail(f"the constraint failed: {type(error).__name__}")
-        if sequence.is_finished:
-            self._deliver(sequence)
-        else:
-            self._scheduler.add(sequence)
+            else:
+                self._scheduler.add(sequence)
 
     def _add_forced_tokens(self) -> None:
         """Let the running constraints say what must follow, as soon as their masks are ready."""
-        sequences = [s for s in self._scheduler.running if s.mask is not None]
-        self._wait_for_masks([s for s in sequences if not s.is_late])
-        for sequence in sequences:
-            assert sequence.mask is not None
-            if sequence.mask.is_ready:
-                sequence.is_late = False
-                sequence.add_forced_tokens()
-                if sequence.is_finished:
-                    self._deliver(sequence)
+        for sequence in self._masks.ready_for_forced_tokens(self._scheduler.running):
+            sequence.add_forced_tokens()
+            if sequence.is_finished:
+                self._deliver(sequence)
 
     def _run(self, rows: list[Row]) -> list[RowChoices]:
         """The forward, with bitmasks filled meanwhile, and the sampling."""
         drawing = [i for i, row in enumerate(rows) if row.draws]
-        self._start_filling([rows[i].sequence for i in drawing if not rows[i].drafts])
-        self._start_looking_ahead([rows[i] for i in drawing if rows[i].drafts])
+        self._masks.start(rows[i].sequence for i in drawing if not rows[i].drafts)
+        self._masks.look_ahead(rows[i] for i in drawing if rows[i].drafts)
         model = self._runner.model
         batch = Batch.pack(
             rows, self._runner.block_size, model.device, twin=not model.is_batch_invariant
@@ -202,56 +173,22 @@ class Engine:
         logits = self._runner.get_logits(batch)
         self._clock.stop()
         waiting = [rows[i].sequence for i in drawing]
-        self._wait_beside_forward(waiting)
-        self._wait_for_masks(waiting)
-        if len(waiting) == len(rows) and not any(sequence.has_mask for sequence in waiting):
-            # Nobody is held up.
-            wait_for([s.mask for s in waiting if s.mask is not None], LONELY_SECONDS)
-        draws: Draws = {}
-        for i in drawing:
-            sequence = rows[i].sequence
-            sequence.is_late = not sequence.has_mask
-            if not sequence.is_late:
-                draws[i] = prospects(sequence, rows[i].drafts)
+        self._masks.wait_beside_forward(waiting, are_all=len(waiting) == len(rows))
+        draws: Draws = {
+            i: prospects(rows[i].sequence, rows[i].drafts)
+            for i in drawing
+            if not rows[i].sequence.is_late
+        }
         choices = self._sampler.sample(logits, rows, draws)
         self._stats.forward_seconds = self._clock.seconds
         return choices
-
-    def _start_filling(self, sequences: list[Sequence]) -> None:
-        """Begin to fill the masks of those whose constraints were not asked since they moved."""
-        for sequence in sequences:
-            if sequence.is_healed:
-                self._return_constraint(sequence)  # any text may follow
-        asking = [sequence for sequence in sequences if sequence.needs_mask]
-        if asking:
-            rows = [(s.compiled, s.constraint) for s in asking if s.compiled and s.constraint]
-            for sequence, mask in zip(asking, self._constraints.start_filling(rows), strict=True):
-                sequence.mask = mask
-
-    def _start_looking_ahead(self, rows: list[Row]) -> None:
-        """Begin to find out what the constraints of these rows say after each of their drafts."""
-        for row in rows:
-            s = row.sequence
-            if s.compiled is not None and s.constraint is not None:
-                path = s.path(row.drafts)
-                s.mask = self._constraints.look_ahead(s.compiled, s.constraint, s.mask, path)
-
-    def _wait_beside_forward(self, sequences: list[Sequence]) -> None:
-        """While a GPU computes, waiting costs nothing."""
-        masks = [s.mask for s in sequences if s.mask is not None and not s.is_slow]
-        while self._clock.is_running and not all(mask.is_ready for mask in masks):
-            wait_for(masks, PATIENCE_SECONDS)
-
-    def _wait_for_masks(self, sequences: list[Sequence], seconds: float = PATIENCE_SECONDS) -> None:
-        """For so long, but not for masks whose grammar's last one was slow."""
-        wait_for([s.mask for s in sequences if s.mask is not None and not s.is_slow], seconds)
 
     def _advance(self, rows: list[Row], choices: list[RowChoices]) -> None:
         known = [len(row.sequence.ids) for row in rows]
         for row, choice in zip(rows, choices, strict=True):
             _take(row.sequence, choice)
         # While blocks are shared, the outputs are sent, and the next step is made up.
-        self._start_filling([row.sequence for row in rows if not row.sequence.is_finished])
+        self._masks.start(row.sequence for row in rows if not row.sequence.is_finished)
         for row, num_known in zip(rows, known, strict=True):
             sequence = row.sequence
             # Who is late computes its last token again, for another chance to draw.
@@ -279,26 +216,13 @@ class Engine:
         del self._sequences[sequence.submit.id]
         self._scheduler.remove(sequence)
         self._processors.give_back(sequence.processors)
-        if (compiling := self._compiling.pop(sequence.submit.id, None)) is not None:
-            compiling[0].add_done_callback(self._return_unused)
-        self._return_constraint(sequence)
-
-    def _return_constraint(self, sequence: Sequence) -> None:
-        if sequence.constraint is not None and sequence.compiled is not None:
-            self._constraints.return_constraint(
-                sequence.compiled, sequence.constraint, sequence.mask
-            )
-            sequence.compiled = sequence.constraint = sequence.mask = None
-
-    def _return_unused(self, future: Future[Lease]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            lease = future.result()
-            self._constraints.return_constraint(lease.compiled, lease.constraint)
+        self._pending.drop(sequence)
+        self._masks.give_back(sequence)
 
     def _take_outputs(self, rows: list[Row], seconds: float) -> StepOutputs:
         scheduler, stats = self._scheduler, self._stats
         stats.running = len(scheduler.running)
-        stats.waiting = len(scheduler.waiting) + len(self._compiling)
+        stats.waiting = len(scheduler.waiting) + len(self._pending)
         blocks = scheduler.blocks
         stats.used_tokens = (blocks.num_blocks - blocks.num_free) * blocks.block_size
         stats.total_tokens = blocks.num_blocks * blocks.block_size

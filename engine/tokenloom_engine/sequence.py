@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import time
-
-import msgspec
 
 from tokenloom_engine.block_manager import BlockHash
 from tokenloom_engine.choice import Choice
-from tokenloom_engine.constraints.allowance import TOO_DEAR, Allowance
-from tokenloom_engine.constraints.base import Captures, Constraint
+from tokenloom_engine.constraints.base import Captures
 from tokenloom_engine.constraints.factory import Lease
-from tokenloom_engine.constraints.masks import CompiledConstraint, Mask, wait_for
 from tokenloom_engine.constraints.outlook import Outlook, Path
 from tokenloom_engine.drafts import Drafter
-from tokenloom_engine.generated_text import GeneratedText
+from tokenloom_engine.held_constraint import ConstraintFailedError, HeldConstraint
 from tokenloom_engine.logits_processors import LeasedProcessor
-from tokenloom_engine.messages import (
-    Finish,
-    FinishReason,
-    SequenceOutput,
-    Submit,
-    Token,
-    TopToken,
-)
+from tokenloom_engine.messages import FinishReason, SequenceOutput, Submit
+from tokenloom_engine.report import Report
 from tokenloom_engine.vocabulary import Vocabulary
 
-logger = logging.getLogger(__name__)
-
-CAPTURES_SECONDS = 0.002
-"""How long captures may wait for a mask that is being filled."""
 MAX_FORCED = 64
 """Most forced tokens that join a decoding sequence's forward: its neighbours wait for them. Those
 that stand at the beginning are computed with the prompt, in chunks as it is."""
@@ -59,10 +44,7 @@ class Sequence:
         """Of the first full blocks of `ids`, as many as were asked for."""
         self.num_cached_blocks = 0
         """How many blocks of its table the prefix cache knows."""
-        self.compiled: CompiledConstraint | None = None
-        self.constraint: Constraint | None = None
-        self.mask: Mask | None = None
-        """What the constraint allows next; None before anyone asked for its present state."""
+        self.constraint: HeldConstraint | None = None
         self.processors: list[LeasedProcessor] = []
         self.drafter: Drafter | None = None
         """Guesses what follows, if that is wanted and can be verified."""
@@ -73,13 +55,8 @@ class Sequence:
         self.started_at: float | None = None
         self._vocabulary = vocabulary
         self._stop_token_ids = frozenset(submit.stopping.stop_token_ids)
-        self._allowance = Allowance()
-        self._text = GeneratedText(submit, vocabulary)
-        self._num_forced = 0
+        self._report = Report(submit, vocabulary)
         self._num_accepted = 0
-        self._num_reported = 0
-        self._prompt_tokens: list[Token] = []
-        self._output = SequenceOutput(submit.id)
 
     @property
     def end_token_ids(self) -> frozenset[int]:
@@ -105,34 +82,21 @@ class Sequence:
     @property
     def needs_mask(self) -> bool:
         """Whether the constraint must still be asked before the next token is drawn."""
-        return self.constraint is not None and self.mask is None and self.ending is None
+        return self.constraint is not None and self.ending is None and self.constraint.needs_mask
 
     @property
     def has_mask(self) -> bool:
         """Whether it is known what may be drawn."""
-        return self.constraint is None or (self.mask is not None and self.mask.is_ready)
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether its constraint's last mask took long, so that the next one may."""
-        return self.compiled is not None and self.compiled.is_slow
-
-    @property
-    def is_healed(self) -> bool:
-        """Whether the constraint was there for a prefix alone, and the prefix is complete."""
-        if self.compiled is None or self.constraint is None or self.mask is not None:
-            return False
-        return self.compiled.spec.kind == "text" and self.constraint.is_accepting
+        return self.constraint is None or self.constraint.is_ready
 
     @property
     def is_finished(self) -> bool:
         """Whether the last output is made."""
-        output = self._output
-        return bool(output.finish or output.error or output.refusal)
+        return self._report.is_finished
 
     def constrain(self, lease: Lease) -> None:
         """Take a constraint, with the mask of its first state."""
-        self.compiled, self.constraint, self.mask = lease
+        self.constraint = HeldConstraint(lease, in_runs=self.submit.forced_tokens)
         self.add_forced_tokens()
 
     def start(self, num_cached: int) -> None:
@@ -140,8 +104,8 @@ class Sequence:
         self.num_computed = num_cached
         self.prefill_end = len(self.ids)
         if self.started_at is None:
-            self.started_at = self._output.started_at = time.monotonic()
-            self._output.cached_tokens = min(num_cached, self.prompt_len)
+            self.started_at = time.monotonic()
+            self._report.start(self.started_at, min(num_cached, self.prompt_len))
 
     def preempt(self) -> None:
         """Forget what was computed; tokens, text and constraint stay."""
@@ -152,12 +116,9 @@ class Sequence:
     def score(self, choice: Choice) -> None:
         """Take the log-probability of ids[num_scored], a prompt token or a forced one."""
         if self.num_scored < self.prompt_len:
-            text = self._vocabulary.text(choice.id)
-            self._prompt_tokens.append(
-                Token(choice.id, text, choice.logprob, top=self._top(choice))
-            )
+            self._report.add_prompt_token(choice)
         else:
-            self._report(choice, forced=True)
+            self._say(choice, forced=True)
         self.num_scored += 1
         if self.is_finished:
             return  # a stop string ended it just now
@@ -175,7 +136,7 @@ class Sequence:
         stopping = self.submit.stopping
         if not self._advance_constraint([choice.id]):
             return
-        self._report(choice, forced=choice.is_forced)
+        self._say(choice, forced=choice.is_forced)
         if self.is_finished:
             return
         is_eos = choice.id in self._vocabulary.eos_token_ids
@@ -192,7 +153,11 @@ class Sequence:
         """Append the tokens that the constraint leaves no choice about. Its mask must be ready."""
         if self.constraint is None:
             return
-        forced = self._forced_tokens() if self.submit.forced_tokens else []
+        try:
+            forced = self.constraint.forced_tokens() if self.constraint.in_runs else []
+        except ConstraintFailedError as error:
+            self._fail_by_constraint(error)
+            return
         most = self.submit.stopping.max_new_tokens - self.num_generated
         if self.started_at is not None:
             most = min(most, MAX_FORCED)
@@ -210,7 +175,9 @@ class Sequence:
 
         `num_rows`: sequences that decode in this step.
         """
-        if self.drafter is None or self.ending is not None or not self._can_look_ahead():
+        if self.drafter is None or self.ending is not None:
+            return ()
+        if self.constraint is not None and not self.constraint.can_look_ahead:
             return ()
         room = self.submit.stopping.max_new_tokens - self.num_generated - 1  # one is drawn anyway
         drafts = self.drafter.draft(num_rows, room)
@@ -218,9 +185,9 @@ class Sequence:
         drafts = drafts[: next((i for i, id in enumerate(drafts) if id in ends), len(drafts))]
         if drafts and self.constraint is not None:
             try:
-                drafts = drafts[: self.constraint.validate_tokens(drafts)]
-            except Exception as error:  # whatever a library raises, it is this row's own
-                self.fail(f"the constraint failed: {type(error).__name__}")
+                drafts = drafts[: self.constraint.count_valid(drafts)]
+            except ConstraintFailedError as error:
+                self._fail_by_constraint(error)
                 return ()
         return tuple(drafts)
 
@@ -234,41 +201,25 @@ class Sequence:
         The mask must be ready. They may be fewer than the drafts: what follows is not drawn in
         this step. Ends the sequence if its constraint cannot say.
         """
-        if self.mask is None or self.constraint is None:
+        if self.constraint is None:
             return None
-        present = Outlook.of(self.constraint, self.mask.allowed, self._forced_tokens())
-        return [present, *self.mask.ahead[: len(drafts)]]
+        try:
+            return self.constraint.outlooks(len(drafts))
+        except ConstraintFailedError as error:
+            self._fail_by_constraint(error)
+            return []
 
     def fail(self, message: str) -> None:
         """End with an error."""
-        self._output.error = message
+        self._report.fail(message)
 
     def refuse(self, message: str) -> None:
         """End before the start: the request itself is wrong."""
-        self._output.refusal = message
+        self._report.refuse(message)
 
     def take_output(self) -> SequenceOutput | None:
         """What there is to say since the last call, if anything."""
-        output = self._output
-        if not output.tokens and not self.is_finished:
-            return None
-        if self.submit.logprobs.prompt and self._num_reported == 0:
-            head = Token(self.ids[0], self._vocabulary.text(self.ids[0]))
-            output.prompt = [head, *self._prompt_tokens]
-        self._num_reported += len(output.tokens)
-        if not self.is_finished:
-            self._output = SequenceOutput(self.submit.id)
-        return output
-
-    def _can_look_ahead(self) -> bool:
-        """Whether the constraint, if any, is idle and can tell of states after this one."""
-        if self.constraint is None or self.compiled is None:
-            return True
-        if self.mask is not None and (not self.mask.is_ready or self.mask.error is not None):
-            return False
-        if self.compiled.spec.kind == "text" or self.compiled.sets_temperature:
-            return False  # it leaves when its prefix is there; its thermometer cannot go back
-        return not self.compiled.is_slow and self.constraint.error is None
+        return self._report.take()
 
     def _append_forced(self, forced: list[int]) -> None:
         assert self.constraint is not None
@@ -281,95 +232,32 @@ class Sequence:
             return  # they are reported when the next forward has scored them
         for id in forced:
             self.num_scored += 1
-            self._report(Choice(id), forced=True)
+            self._say(Choice(id), forced=True)
             if self.is_finished:
                 return
         if self.ending is not None:
             self._finish(self.ending)
 
-    def _forced_tokens(self) -> list[int]:
-        assert self.constraint is not None
-        try:
-            problem = self.mask.error if self.mask is not None else None
-            if problem is None:
-                begun = self._allowance.begin()
-                forced = self.constraint.forced_tokens()
-                self._allowance.end(begun)
-                return forced
-        except Exception as error:  # whatever a library raises, it is this row's own
-            problem = type(error).__name__
-        self.fail(f"the constraint failed: {problem}")
-        return []
-
     def _advance_constraint(self, ids: list[int]) -> bool:
         if self.constraint is None:
             return True
-        self.mask = None
         try:
-            begun = self._allowance.begin()
-            accepted = self.constraint.accept_tokens(ids)
-            self._allowance.end(begun)
-            error = TOO_DEAR if self._allowance.is_overdrawn else self.constraint.error
-        except Exception as problem:  # whatever a library raises, it is this row's own
-            accepted, error = False, type(problem).__name__
-        if error is not None or not accepted:
-            self.fail(f"the constraint failed: {error or 'it refused its own token'}")
+            self.constraint.advance(ids)
+        except ConstraintFailedError as error:
+            self._fail_by_constraint(error)
             return False
         return True
 
-    def _report(self, choice: Choice, *, forced: bool) -> None:
-        num_tokens = self._num_reported + len(self._output.tokens) + 1
-        may_stop = num_tokens >= self.submit.stopping.min_new_tokens
-        text = self._text.push(choice.id, may_stop=may_stop)
-        special = self._vocabulary.is_special(choice.id)
-        top = self._top(choice)
-        self._output.tokens.append(
-            Token(choice.id, text, choice.logprob, special, forced, top, choice.temperature)
-        )
-        self._num_forced += forced
-        if self._text.is_stopped:
+    def _fail_by_constraint(self, error: ConstraintFailedError) -> None:
+        self.fail(f"the constraint failed: {error}")
+
+    def _say(self, choice: Choice, *, forced: bool) -> None:
+        self._report.add(choice, forced=forced)
+        if self._report.is_stopped:
             self._finish("stop_sequence")
 
-    def _top(self, choice: Choice) -> list[TopToken] | None:
-        """The most probable tokens in a token's place, if they were asked for."""
-        top = [
-            TopToken(
-                other.id,
-                self._vocabulary.text(other.id),
-                other.logprob,
-                self._vocabulary.is_special(other.id),
-                other.masked,
-            )
-            for other in choice.top or ()
-        ]
-        return top or None
-
     def _finish(self, reason: FinishReason) -> None:
-        tokens = self._output.tokens
-        if tokens and not tokens[-1].special and (tail := self._text.flush()):
-            tokens[-1] = msgspec.structs.replace(tokens[-1], text=tokens[-1].text + tail)
-        num_tokens = self._num_reported + len(tokens)
-        self._output.finish = Finish(
-            reason,
-            self._text.whole,
-            num_tokens,
-            self._num_forced,
-            self._num_accepted,
-            self._captures(num_tokens),
-        )
-
-    def _captures(self, num_tokens: int) -> Captures:
-        """Those of the first so many generated tokens."""
-        if self.constraint is None:
-            return {}
-        if self.mask is not None:  # a stop string among forced tokens does not wait for it
-            wait_for([self.mask], CAPTURES_SECONDS)
-            if not self.mask.is_ready:
-                return {}
-        try:
-            if num_tokens < self.num_generated:  # after the stop string, more were forced
-                self.constraint.rollback(self.num_generated - num_tokens)
-            return self.constraint.captures()
-        except Exception:  # whatever a library raises, the text is good
-            logger.exception("captures could not be read")
-            return {}
+        captures: Captures = {}
+        if self.constraint is not None:  # after a stop string, more may have been forced
+            captures = self.constraint.captures(self.num_generated - self._report.num_tokens)
+        self._report.finish(reason, self._num_accepted, captures)

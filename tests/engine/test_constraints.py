@@ -331,6 +331,6 @@ def _constraint(factory: ConstraintFactory, spec: ConstraintSpec) -> Constraint:
 def _allowed(factory: ConstraintFactory, constraint: Constraint) -> set[int]:
     of_same_backend = factory.compile(ConstraintSpec("regex", "any")).result()
     (mask,) = factory.start_filling([(of_same_backend, constraint)])
-    assert mask.filled.result() == {}
+    assert mask.filled.result() is None
     bits = np.unpackbits(mask.allowed.view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from tokenloom_engine.constraints.masks import CompiledConstraint, lower_priority
+from tokenloom_engine.constraints.low_priority import lower_priority
+from tokenloom_engine.constraints.masks import CompiledConstraint
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
 MAX_CACHED_SPECS = 512

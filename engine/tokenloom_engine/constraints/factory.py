@@ -24,12 +24,8 @@ from tokenloom_engine.constraints.base import (
 from tokenloom_engine.constraints.compilations import Compilations
 from tokenloom_engine.constraints.config import DEFAULT_BACKEND, ConstraintConfig
 from tokenloom_engine.constraints.lark import sets_temperature
-from tokenloom_engine.constraints.masks import (
-    SLOW_SECONDS,
-    CompiledConstraint,
-    Mask,
-    MaskFiller,
-)
+from tokenloom_engine.constraints.mask_filler import MaskFiller
+from tokenloom_engine.constraints.masks import SLOW_SECONDS, CompiledConstraint, Mask
 from tokenloom_engine.constraints.nesting import nesting
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.outlook import Path

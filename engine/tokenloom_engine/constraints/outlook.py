@@ -28,9 +28,14 @@ class Outlook(NamedTuple):
         if not forced:
             return cls(allowed, is_forced=False, temperature=constraint.temperature)
         # Wanted one at a time, or known too late for this forward: the tokens are the same.
-        only = np.zeros_like(allowed)
-        only[forced[0] // 32] = BITS[forced[0] % 32]
-        return cls(only, is_forced=True, temperature=None)
+        return cls.only(forced[0], len(allowed))
+
+    @classmethod
+    def only(cls, id: int, num_words: int) -> Outlook:
+        """That of a state that one token alone can follow."""
+        allowed = np.zeros(num_words, dtype=np.int32)
+        allowed[id // 32] = BITS[id % 32]
+        return cls(allowed, is_forced=True, temperature=None)
 
 
 class Path(NamedTuple):

@@ -82,3 +82,20 @@ def test_says_where_there_is_nothing_to_draw(kernels: Kernels) -> None:
         ]
         assert draw_tokens(kernels, rows, V) == [-1, -1, 4321]
         assert draw_tokens(kernels, rows, 4321) == [-1, -1, -1], "what lies beyond is padding"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_few_allowed_tokens_are_found_wherever_they_are(
+    kernels: Kernels, temperature: float
+) -> None:
+    logits = torch.zeros(V)
+    logits[[1, 300, V - 1]] = 2.0
+    places = [0, 1, 255, 256, 4095, V - 1]
+    rows = []
+    for place in places:
+        allowed = np.zeros(-(-V // 32), dtype=np.uint32)
+        allowed[place // 32] = 1 << place % 32
+        rows.append(DrawRow(logits, allowed.view(np.int32), temperature, 0.0, 0, 1.0, 0.5))
+    assert draw_tokens(kernels, rows, V) == places
+    everything = DrawRow(logits, None, 0.0, 0.0, 0, 1.0, 0.5)
+    assert draw_tokens(kernels, [everything], V) == [1], "the first of equals"

@@ -36,9 +36,17 @@ class Row {
 
   // The most probable token, the first of equals; -1 if there is none.
   int32_t best() const {
-    const float most = largest();
+    float most = -INFINITY;
+    int64_t first = 0;  // of the span that has it
+    for (int64_t span = 0; span < width_; span += SPAN) {
+      const float x = largest(span);
+      if (x > most) {
+        most = x;
+        first = span;
+      }
+    }
     if (most == -INFINITY) return -1;
-    for (int64_t i = 0; i < num_tokens_; i++)
+    for (int64_t i = first; i < num_tokens_; i++)
       if (logits_[i] == most && is_allowed(i)) return (int32_t)i;
     return -1;
   }
@@ -78,12 +86,28 @@ class Row {
 
   // What is not a number counts for nothing.
   float largest() const {
+    float most = -INFINITY;
+    for (int64_t span = 0; span < width_; span += SPAN) most = std::max(most, largest(span));
+    return most;
+  }
+
+  // That of a span. Where few tokens are allowed, most spans need not be read.
+  float largest(int64_t span) const {
+    if (!is_any_allowed(span)) return -INFINITY;
     Floats most = broadcast(-INFINITY);
-    for (int64_t i = 0; i < num_tokens_; i += LANES) {
+    for (int64_t i = span; i < span + SPAN; i += LANES) {
       const Floats x = logits(i);
       most = x > most ? x : most;
     }
     return maximum(most);
+  }
+
+  bool is_any_allowed(int64_t span) const {
+    if (allowed_ == nullptr) return true;
+    const int64_t end = std::min(span + SPAN, num_tokens_);
+    uint32_t bits = 0;
+    for (int64_t i = span; i < end; i += 32) bits |= allowed_[i / 32];
+    return bits != 0;
   }
 
   void take_candidates(float least) {

@@ -1,0 +1,113 @@
+"""Specs in the words of llguidance: as one of its own grammars."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from llguidance import LLMatcher, grammar_from
+
+from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.notation import grammar_notation
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.special_tokens import SpecialTokens
+from tokenloom_engine.constraints.tag_grammar import tag_grammar
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+GRAMMAR_NAME = re.compile(r"[A-Za-z0-9_-]+")
+"""The names by which one grammar of the JSON form can refer to another."""
+JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
+"""Compact JSON: a weak model cannot drown in white space, and a third of the tokens is forced."""
+
+
+def grammar_of(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
+    """Translate a spec to llguidance's own grammar. Raises InvalidConstraintError."""
+    try:
+        grammar = grammar_without_prefix(spec, special_tokens)
+        return _behind_prefix(spec.prefix, grammar) if spec.prefix else grammar
+    except (ValueError, RecursionError) as error:
+        raise InvalidConstraintError(str(error)) from error
+
+
+def grammar_without_prefix(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
+    """The same, of what follows the spec's prefix; what is wrong may also raise ValueError."""
+    match spec.kind:
+        case "json_schema":
+            return _json_grammar(spec.value, spec)
+        case "json_object":
+            return _json_grammar('{"type": "object"}', spec)
+        case "regex":
+            return LLMatcher.grammar_from_regex(spec.value)
+        case "choice":
+            # As alternatives of a Lark rule, compiling takes the square of their number.
+            return LLMatcher.grammar_from_regex("|".join(map(re.escape, _choices(spec.value))))
+        case "grammar":
+            return grammar_from(grammar_notation(spec.value), spec.value)
+        case "text":
+            return LLMatcher.grammar_from_regex("(?s:.*)")
+        case "structural_tag":
+            return _tag_grammar(spec, special_tokens)
+
+
+def _behind_prefix(prefix: str, grammar: str) -> str:
+    """Put a fixed text in front: the grammar becomes one that a new first grammar refers to.
+
+    So it keeps its own options and lexemes: what its `%ignore` says does not touch the prefix.
+    """
+    whole = json.loads(grammar) if _is_json_form(grammar) else {"grammars": [_lark(grammar)]}
+    match whole.get("grammars"):
+        case [{**body}, *others] if all(isinstance(other, dict) for other in others):
+            pass
+        case _:
+            raise InvalidConstraintError("the JSON form of a grammar has a list `grammars`")
+    name = body.get("name")
+    if not (isinstance(name, str) and GRAMMAR_NAME.fullmatch(name)):  # nobody can refer to it
+        taken = {other.get("name") for other in others}
+        name = next(name for name in map("body{}".format, count()) if name not in taken)
+    # JSON's escapes for all but ASCII are Lark's as well.
+    first = _lark(f"start: {json.dumps(prefix)} @{name}")
+    return json.dumps({**whole, "grammars": [first, {**body, "name": name}, *others]})
+
+
+def _lark(grammar: str) -> dict[str, Any]:
+    return {"lark_grammar": grammar}
+
+
+def _json_grammar(schema: str, spec: ConstraintSpec) -> str:
+    """What the request says outranks a schema's own `x-guidance`, which outranks our defaults.
+
+    Whether it is lenient, the request says even if it does not: no schema weakens itself unasked.
+    """
+    overrides: JsonCompileOptions = {"lenient": spec.lenient}
+    if spec.whitespace_pattern is not None:
+        overrides["whitespace_pattern"] = spec.whitespace_pattern
+    return LLMatcher.grammar_from_json_schema(schema, defaults=JSON_DEFAULTS, overrides=overrides)
+
+
+def _tag_grammar(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
+    tag = tag_grammar(spec, special_tokens)
+    grammars = [_lark(tag.lark)]
+    for nested in tag.nested:
+        if nested.name is None:
+            continue
+        grammar = grammar_of(nested.spec, special_tokens)
+        body = json.loads(grammar)["grammars"][0] if _is_json_form(grammar) else _lark(grammar)
+        grammars.append({**body, "name": nested.name})
+    return json.dumps({"grammars": grammars})
+
+
+def _choices(value: str) -> list[str]:
+    choices = json.loads(value)
+    if not isinstance(choices, list) or not choices:
+        raise InvalidConstraintError("a choice needs at least one string")
+    if not all(isinstance(choice, str) for choice in choices):
+        raise InvalidConstraintError("a choice is among strings")
+    return choices
+
+
+def _is_json_form(grammar: str) -> bool:
+    return grammar.lstrip().startswith("{")

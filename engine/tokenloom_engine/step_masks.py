@@ -1,0 +1,101 @@
+"""The constraints' part in a step: asked as early as possible, and never waited for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenloom_engine.batch import Row
+from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.masks import wait_for
+from tokenloom_engine.forward_clock import ForwardClock
+from tokenloom_engine.sequence import Sequence
+
+PATIENCE_SECONDS = 0.002
+"""How long a step waits for masks before and after its forward; whose is late sits out a step."""
+LONELY_SECONDS = 0.05
+"""How long it waits where all of its sequences would sit out."""
+
+
+class StepMasks:
+    """Has the masks of running sequences filled in time, and takes their constraints back."""
+
+    def __init__(self, factory: ConstraintFactory, clock: ForwardClock) -> None:
+        self._factory = factory
+        self._clock = clock
+
+    def start(self, sequences: Iterable[Sequence]) -> None:
+        """Begin to fill the masks of those whose constraints were not asked since they moved."""
+        asking = []
+        for sequence in sequences:
+            if sequence.needs_mask and sequence.constraint is not None:
+                if sequence.constraint.is_healed:
+                    self.give_back(sequence)  # any text may follow
+                else:
+                    asking.append(sequence.constraint)
+        if asking:
+            rows = [(held.compiled, held.constraint) for held in asking]
+            for held, mask in zip(asking, self._factory.start_filling(rows), strict=True):
+                held.mask = mask
+
+    def look_ahead(self, rows: Iterable[Row]) -> None:
+        """Begin to find out what the constraints of these rows say after each of their drafts."""
+        for row in rows:
+            held = row.sequence.constraint
+            if held is not None:
+                path = row.sequence.path(row.drafts)
+                held.mask = self._factory.look_ahead(
+                    held.compiled, held.constraint, held.mask, path
+                )
+
+    def ready_for_forced_tokens(self, running: Iterable[Sequence]) -> list[Sequence]:
+        """Those that may have them before the forward. Who was late is late no more."""
+        # Where they are not wanted together, masks are needed only when the forward has ended.
+        asking = [
+            s
+            for s in running
+            if s.constraint is not None
+            and s.constraint.mask is not None
+            and (s.constraint.in_runs or s.is_late)
+        ]
+        self._wait_for_quick([s for s in asking if not s.is_late])
+        ready = [sequence for sequence in asking if sequence.has_mask]
+        for sequence in ready:
+            sequence.is_late = False
+        return ready
+
+    def wait_beside_forward(self, drawing: list[Sequence], *, are_all: bool) -> None:
+        """Wait for the masks of those that are about to draw; who has none then is late.
+
+        `are_all`: nobody else is in the step.
+        """
+        late = [sequence for sequence in drawing if not sequence.has_mask]
+        if late:
+            # While a GPU computes, waiting costs nothing.
+            while self._clock.is_running and not all(s.has_mask for s in _quick(late)):
+                self._wait_for_quick(late)
+            self._wait_for_quick(late)
+            if are_all and not any(sequence.has_mask for sequence in drawing):
+                self.wait_for_any(drawing, LONELY_SECONDS)
+        for sequence in drawing:
+            sequence.is_late = not sequence.has_mask
+
+    def wait_for_any(
+        self, sequences: Iterable[Sequence], seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        """For so long, whether or not their grammars are slow: nobody is held up."""
+        held = [s.constraint for s in sequences if s.constraint is not None]
+        wait_for([h.mask for h in held if h.mask is not None], seconds)
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Return a sequence's constraint, if it has one."""
+        held, sequence.constraint = sequence.constraint, None
+        if held is not None:
+            self._factory.return_constraint(held.compiled, held.constraint, held.mask)
+
+    def _wait_for_quick(self, sequences: list[Sequence]) -> None:
+        """Not for masks whose grammar's last one was slow."""
+        self.wait_for_any(_quick(sequences))
+
+
+def _quick(sequences: list[Sequence]) -> list[Sequence]:
+    return [s for s in sequences if s.constraint is not None and not s.constraint.is_slow]
