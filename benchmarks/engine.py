@@ -77,6 +77,7 @@ def main() -> int:
         attention=options.attention,
         disable_custom_kernels=options.disable_custom_kernels,
         max_batch_total_tokens=options.kv_tokens,
+        speculate=0,  # a row is to have one token
     )
     steps = EngineSteps(config)
     info = steps.engine.model

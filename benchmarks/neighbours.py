@@ -47,7 +47,8 @@ def main() -> int:
     report.add({"measured": "machine", **machine_figures()})
     gaps: dict[int, list[float]] = {count: [] for count in options.neighbours}
     num_failures = 0
-    with own_server(options.url, options.server_args) as url:
+    # Without drafts, so that a step has one event.
+    with own_server(options.url, f"--speculate 0 {options.server_args}") as url:
         server = Server(url, GenerateStream())
         workload = Workload(prompt_words=(20,), max_tokens=options.max_tokens, seed="warm-up")
         server.run(workload.requests(options.rows, options.rows), options.rows)

@@ -59,10 +59,13 @@ def main() -> int:
     report.add({"measured": "machine", **machine_figures()})
     engine = Engine(
         EngineConfig(
-            model_id=options.model_id or str(bundled_model_path()), quantize=options.quantize
+            model_id=options.model_id or str(bundled_model_path()),
+            quantize=options.quantize,
+            speculate=0,
         )
     )
-    flags = f"--model-id {options.model_id}" if options.model_id else ""
+    flags = "--speculate 0"  # or a step would have several events
+    flags += f" --model-id {options.model_id}" if options.model_id else ""
     flags += f" --quantize {options.quantize}" if options.quantize else ""
     alone: dict[int, list[float]] = {}
     served: dict[int, list[float]] = {}

@@ -40,8 +40,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int | None = None
     max_waiting_tokens: int = 20
     waiting_served_ratio: float = 0.0
-    speculate: int = 0
-    """Draft tokens a step that a sequence may have verified at most; 0 is off."""
+    speculate: int | None = None
+    """Draft tokens a step that a sequence may have verified at most; 0 is off, None is on where
+    that cannot change how logits are rounded."""
     block_size: int | None = None
     """Tokens in a block of the KV cache; None is what suits the attention back end."""
     prefix_caching: bool = True

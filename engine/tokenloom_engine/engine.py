@@ -12,7 +12,7 @@ from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.block_manager import BlockManager
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.factory import ConstraintFactory
-from tokenloom_engine.drafts import Drafter
+from tokenloom_engine.drafts import DEFAULT_MOST, Drafter
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.forward_clock import ForwardClock
 from tokenloom_engine.logits_processors import LogitsProcessors, ProcessorContext, ProcessorError
@@ -74,6 +74,9 @@ class Engine:
             max_waiting_tokens=config.max_waiting_tokens,
         )
         self._scheduler = Scheduler(blocks, limits)
+        self._most_drafts = config.speculate
+        if self._most_drafts is None:
+            self._most_drafts = DEFAULT_MOST if self._runner.model.is_batch_invariant else 0
         self._clock = ForwardClock(self._runner.model.device)
         self._sequences: dict[int, Sequence] = {}
         self._masks = StepMasks(self._constraints, self._clock)
@@ -100,8 +103,8 @@ class Engine:
             sequence.fail(f"{most} tokens do not fit the KV cache")
         else:
             self._take_processors(sequence)
-            if self._config.speculate and not sequence.processors:
-                sequence.drafter = Drafter(sequence.ids, self._config.speculate)
+            if self._most_drafts and not sequence.processors:
+                sequence.drafter = Drafter(sequence.ids, self._most_drafts)
         if sequence.is_finished:
             self._deliver(sequence)
         elif submit.constraint is None:
@@ -238,6 +241,8 @@ class Engine:
         stats.compile_seconds = self._constraints.take_compile_seconds()
         stats.mask_seconds = self._constraints.take_mask_seconds()
         stats.step_seconds = seconds
+        if rows and not stats.failed:
+            scheduler.draft_budget.observe(stats.batch_tokens, stats.forward_seconds)
         outputs, self._outputs, self._stats = self._outputs, [], EngineStats()
         return StepOutputs(outputs, stats)
 

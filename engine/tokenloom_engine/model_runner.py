@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 from tokenloom_engine.attention import (
     create_attention,
@@ -21,7 +19,7 @@ from tokenloom_engine.attention import (
 from tokenloom_engine.attention.base import AttentionBackend, LayerSpec
 from tokenloom_engine.attention.varlen import VarlenAttention
 from tokenloom_engine.batch import Batch
-from tokenloom_engine.checkpoint import cache_folder, keep, resolve_checkpoint
+from tokenloom_engine.checkpoint import Checkpoint, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError, UnfaithfulError
 from tokenloom_engine.graphs import DEFAULT_SIZES, DecodeGraphs
@@ -31,6 +29,7 @@ from tokenloom_engine.messages import ModelInfo
 from tokenloom_engine.model import Model, pick_device, pick_dtype
 from tokenloom_engine.probe import probe_layers, probe_logits, reference_logits
 from tokenloom_engine.shards import Shards, check_divisible, count_shards
+from tokenloom_engine.tokenizer_file import keep_tokenizer, read_tokenizer
 from tokenloom_engine.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -70,80 +69,107 @@ class ModelRunner:
             check_divisible(checkpoint.path, num_shards, trust_remote_code=config.trust_remote_code)
             shards = Shards.lead(config, checkpoint.path, num_shards, device, on_lost_shard)
         self._shards = shards
-        kernels = _load_kernels(config, device)
-        try:
-            layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
-        except UnfaithfulError as error:
-            if kernels is None or config.quantize is not None:
-                raise
-            # Each shard sees this, for the logits are the same in all of them.
-            logger.warning("Without the CPU kernels (slower), for with them %s", error)
-            kernels = None
-            layers, attention = self._load(config, checkpoint.path, dtype, device, kernels)
-        self.kernels = kernels
-        """Those of the CPU, where they compute the model."""
+        self._device, self._dtype = device, dtype
+        layers, attention = self._load_with_kernels(config, checkpoint.path)
         if self.model.is_batch_invariant:
             # The kernels share out the work. What is left to torch is short, and its threads would
             # wait for each other longer than they compute where others use the cores too.
             torch.set_num_threads(1)
-        tokenizer_file = _keep_tokenizer(self.tokenizer_json)
+        self._make_cache(config, layers, attention, num_shards)
+        self.info = self._describe(config, checkpoint, attention, num_shards)
+        num_tokens = self.info.max_batch_total_tokens
+        logger.info(
+            "KV cache: %d tokens in %d blocks, %.2f GB; loaded in %.1f s",
+            num_tokens,
+            self.num_blocks,
+            num_tokens * self._bytes_per_token / 1e9,
+            time.perf_counter() - started,
+        )
+
+    def _make_cache(
+        self, config: EngineConfig, layers: list[LayerSpec], attention: str, num_shards: int
+    ) -> None:
+        """Make the attention back end with its blocks, for as many tokens as there is room for."""
+        model = self.model
         self.block_size = config.block_size or default_block_size(attention)
-        bytes_per_token = sum(layer.bytes_per_token(dtype) for layer in layers)
-        max_positions = (
-            getattr(self.model.config, "max_position_embeddings", None) or DEFAULT_MAX_POSITIONS
+        self._bytes_per_token = sum(layer.bytes_per_token(self._dtype) for layer in layers)
+        self._max_positions = (
+            getattr(model.config, "max_position_embeddings", None) or DEFAULT_MAX_POSITIONS
         )
         self.num_blocks = _num_blocks(
-            config, self.block_size, device, bytes_per_token, max_positions, num_shards
+            config,
+            self.block_size,
+            self._device,
+            self._bytes_per_token,
+            self._max_positions,
+            num_shards,
         )
-        if shards is not None:
-            self.num_blocks = shards.least(self.num_blocks)
+        if self._shards is not None:
+            self.num_blocks = self._shards.least(self.num_blocks)
         self.backend = create_attention(
-            attention, layers, self.num_blocks, self.block_size, dtype, device, kernels
+            attention,
+            layers,
+            self.num_blocks,
+            self.block_size,
+            self._dtype,
+            self._device,
+            self.kernels,
         )
-        self.model.bind(self.backend)
-        self.graphs = _record_graphs(
-            config, self.model, self.backend, config.max_total_tokens or max_positions
-        )
-        self.info = ModelInfo(
+        model.bind(self.backend)
+        longest = config.max_total_tokens or self._max_positions
+        self.graphs = _record_graphs(config, model, self.backend, longest)
+
+    def _describe(
+        self, config: EngineConfig, checkpoint: Checkpoint, attention: str, num_shards: int
+    ) -> ModelInfo:
+        """What the front is told."""
+        model = self.model
+        return ModelInfo(
             model_id=config.model_id,
             model_path=str(checkpoint.path),
-            tokenizer_file=tokenizer_file,
+            tokenizer_file=keep_tokenizer(self.tokenizer_json),
             sha=checkpoint.sha,
-            model_type=self.model.config.model_type,
-            dtype=str(dtype).removeprefix("torch."),
-            device=str(device),
+            model_type=model.config.model_type,
+            dtype=str(self._dtype).removeprefix("torch."),
+            device=str(self._device),
             attention=attention,
             vocab_size=self._vocab_size,
             eos_token_ids=sorted(self._eos_token_ids),
-            max_position_embeddings=max_positions,
+            max_position_embeddings=self._max_positions,
             max_batch_total_tokens=self.num_blocks * self.block_size,
             max_batch_prefill_tokens=config.max_batch_prefill_tokens
-            or DEFAULT_PREFILL_TOKENS[device.type],
+            or DEFAULT_PREFILL_TOKENS[self._device.type],
             max_batch_size=config.max_batch_size,
             num_parameters=self._num_parameters,
             num_shards=num_shards,
-            kv_bytes_per_token=bytes_per_token,
+            kv_bytes_per_token=self._bytes_per_token,
         )
-        logger.info(
-            "KV cache: %d tokens in %d blocks, %.2f GB; loaded in %.1f s",
-            self.num_blocks * self.block_size,
-            self.num_blocks,
-            self.num_blocks * self.block_size * bytes_per_token / 1e9,
-            time.perf_counter() - started,
-        )
+
+    def _load_with_kernels(self, config: EngineConfig, path: Path) -> tuple[list[LayerSpec], str]:
+        """Load, on a CPU with its kernels; without, where with them logits are not the model's."""
+        self.kernels = _load_kernels(config, self._device)
+        """Those of the CPU, where they compute the model."""
+        try:
+            return self._load(config, path, self.kernels)
+        except UnfaithfulError as error:
+            if self.kernels is None or config.quantize is not None:
+                raise
+            # Each shard sees this, for the logits are the same in all of them.
+            logger.warning("Without the CPU kernels (slower), for with them %s", error)
+            self.kernels = None
+            return self._load(config, path, None)
 
     def _load(
         self,
         config: EngineConfig,
         path: Path,
-        dtype: torch.dtype,
-        device: torch.device,
         kernels: Kernels | None,
     ) -> tuple[list[LayerSpec], str]:
         """Load model and tokenizer, and see that they are served faithfully.
 
         Returns the attention layers and the name of their back end. Raises UnfaithfulError.
         """
+        dtype, device = self._dtype, self._device
         attention = resolve_attention(config.attention, config.block_size, dtype, device, kernels)
         self.model = Model.load(
             path,
@@ -152,7 +178,7 @@ class ModelRunner:
             trust_remote_code=config.trust_remote_code,
             num_shards=1 if self._shards is None else self._shards.count,
         )
-        self.tokenizer_json, self._eos_token_ids = _read_tokenizer(
+        self.tokenizer_json, self._eos_token_ids = read_tokenizer(
             self.model, path, trust_remote_code=config.trust_remote_code
         )
         self.vocabulary = Vocabulary(Tokenizer.from_str(self.tokenizer_json), self._eos_token_ids)
@@ -257,33 +283,3 @@ def _num_blocks(
     if num_blocks < 1:
         raise LoadError(f"the KV cache has room for {tokens} tokens, less than one block")
     return num_blocks
-
-
-def _read_tokenizer(
-    model: Model, path: Path, *, trust_remote_code: bool
-) -> tuple[str, frozenset[int]]:
-    """The tokenizer.json's text as transformers applies it, and all ids that end a text."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=trust_remote_code
-        )
-        backend = tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.no_truncation()
-    except Exception as error:  # whatever a broken tokenizer makes transformers raise
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise LoadError(f"cannot load the tokenizer of {path}: {reason[0]}") from error
-    own = getattr(model.network.generation_config, "eos_token_id", None)
-    ids = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
-    return backend.to_str(), frozenset(id for id in ids if id is not None)
-
-
-def _keep_tokenizer(tokenizer_json: str) -> str:
-    """Write the text to the cache folder, for the front process to read."""
-    digest = hashlib.blake2b(tokenizer_json.encode(), digest_size=8).hexdigest()
-    folder = cache_folder() / "tokenizers" / digest
-
-    def write(target: Path) -> None:
-        (target / "tokenizer.json").write_text(tokenizer_json)
-
-    return str(keep(folder, write) / "tokenizer.json")

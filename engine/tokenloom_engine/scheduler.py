@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.block_manager import BlockHash, BlockManager
+from tokenloom_engine.draft_budget import DraftBudget
+from tokenloom_engine.drafts import Guess
 from tokenloom_engine.sequence import Sequence
 
 LOOK_AHEAD = 64
@@ -40,6 +42,7 @@ class Scheduler:
     def __init__(self, blocks: BlockManager, limits: SchedulerLimits) -> None:
         self.blocks = blocks
         self.limits = limits
+        self.draft_budget = DraftBudget()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.num_preemptions = 0
@@ -67,6 +70,7 @@ class Scheduler:
         if self._may_merge():
             self._admit(rows, budget)
         self._steps_since_merge += 1
+        rows = self._with_drafts(rows)
         # Rows of one shape lie side by side, so that a back end can attend them as one.
         return sorted(rows, key=lambda row: (row.count, row.end))
 
@@ -89,14 +93,27 @@ class Scheduler:
             count = sequence.num_to_compute
             if self._reserve(sequence, count):
                 rows.append(Row(sequence, sequence.num_computed, count, is_prefill=False))
-        return [self._with_drafts(row, len(rows)) for row in rows]
+        return rows
 
-    def _with_drafts(self, row: Row, num_rows: int) -> Row:
-        """The row with guesses of what follows, as far as there are free blocks for them."""
+    def _with_drafts(self, rows: list[Row]) -> list[Row]:
+        """The rows, those that decode with guesses of what follows, where these pay."""
+        budget = self.draft_budget
+        if all(row.is_prefill for row in rows):
+            return rows
+        num_tokens = sum(row.count for row in rows)
+        num_sequences = len(self.running) + len(self.waiting)
+        least = budget.least_odds(num_tokens, num_sequences)
+        guesses = [Guess() if row.is_prefill else row.sequence.guess(least) for row in rows]
+        counts = budget.share(guesses, num_tokens, num_sequences)
+        return [
+            self._with_draft(row, guess.ids[:count]) if count else row
+            for row, guess, count in zip(rows, guesses, counts, strict=True)
+        ]
+
+    def _with_draft(self, row: Row, guessed: list[int]) -> Row:
+        """The row with these tokens, as far as they are possible and there are blocks for them."""
         sequence = row.sequence
-        drafts = sequence.draft(num_rows)
-        if not drafts:
-            return row
+        drafts = sequence.drafts(guessed)
         needed = self.blocks.num_blocks_for(row.end + len(drafts))
         missing = needed - len(sequence.block_table)
         if missing > 0:

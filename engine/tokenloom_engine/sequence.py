@@ -9,7 +9,7 @@ from tokenloom_engine.choice import Choice
 from tokenloom_engine.constraints.base import Captures
 from tokenloom_engine.constraints.factory import Lease
 from tokenloom_engine.constraints.outlook import Outlook, Path
-from tokenloom_engine.drafts import Drafter
+from tokenloom_engine.drafts import Drafter, Guess
 from tokenloom_engine.held_constraint import ConstraintFailedError, HeldConstraint
 from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import FinishReason, SequenceOutput, Submit
@@ -170,19 +170,19 @@ class Sequence:
         if not self.is_finished and self.ending is None and self.constraint.is_terminated:
             self._finish("eos_token")
 
-    def draft(self, num_rows: int) -> tuple[int, ...]:
-        """Tokens that may follow what it knows, where they can be verified and it may pay.
-
-        `num_rows`: sequences that decode in this step.
-        """
+    def guess(self, least: float) -> Guess:
+        """What may follow what it knows, where it can be verified and has odds of `least`."""
         if self.drafter is None or self.ending is not None:
-            return ()
+            return Guess()
         if self.constraint is not None and not self.constraint.can_look_ahead:
-            return ()
+            return Guess()
         room = self.submit.stopping.max_new_tokens - self.num_generated - 1  # one is drawn anyway
-        drafts = self.drafter.draft(num_rows, room)
+        return self.drafter.guess(room, least)
+
+    def drafts(self, guessed: list[int]) -> tuple[int, ...]:
+        """Those of its guess's tokens that may follow, as far as can be told."""
         ends = self.end_token_ids
-        drafts = drafts[: next((i for i, id in enumerate(drafts) if id in ends), len(drafts))]
+        drafts = guessed[: next((i for i, id in enumerate(guessed) if id in ends), len(guessed))]
         if drafts and self.constraint is not None:
             try:
                 drafts = drafts[: self.constraint.count_valid(drafts)]

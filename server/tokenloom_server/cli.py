@@ -17,8 +17,9 @@ from tokenloom_server.bundled_model import BundledModelError
 from tokenloom_server.configs import engine_config, router_config
 from tokenloom_server.environment import prepare_hub
 from tokenloom_server.environment_report import environment_report
+from tokenloom_server.flag import HTTP, TGI
 from tokenloom_server.flags import add_flags
-from tokenloom_server.settings import HTTP, TGI, Settings
+from tokenloom_server.settings import Settings
 from tokenloom_server.settings_error import one_line
 
 DESCRIPTION = "Serve a language model over HTTP, in the dialect of text-generation-inference."

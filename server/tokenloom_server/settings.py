@@ -2,69 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import FiniteFloat, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tokenloom_engine.constraints.spec import ConstraintKind
 from tokenloom_server.environment import Environment
-from tokenloom_server.flag_values import (
-    as_address,
-    as_backends,
-    as_call_format,
-    as_endpoint,
-    as_file,
-    as_level,
-    as_list,
-    as_quantization,
-    as_reasoning,
-    as_switch,
+from tokenloom_server.flag import (
+    BATCHING,
+    CONSTRAINTS,
+    ENGINE,
+    HTTP,
+    LIMITS,
+    MODEL,
+    OPERATION,
+    TGI,
+    flag,
 )
+from tokenloom_server.flag_types import (
+    Address,
+    Backends,
+    CallFormatName,
+    Endpoint,
+    File,
+    Level,
+    MaybeSwitch,
+    Quantization,
+    ReasoningOption,
+    Sizes,
+    Switch,
+    Texts,
+)
+from tokenloom_server.flag_values import as_backends
 from tokenloom_server.tgi_flags import refusal
-
-Switch = Annotated[bool, BeforeValidator(as_switch)]
-MaybeSwitch = Annotated[bool | None, BeforeValidator(as_switch)]
-Level = Annotated[Literal["trace", "debug", "info", "warn", "error"], BeforeValidator(as_level)]
-File = Annotated[str | None, AfterValidator(as_file)]
-Endpoint = Annotated[str | None, AfterValidator(as_endpoint)]
-Quantization = Annotated[Literal["int8"] | None, BeforeValidator(as_quantization)]
-CallFormatName = Annotated[str, AfterValidator(as_call_format)]
-ReasoningOption = Annotated[str, AfterValidator(as_reasoning)]
-Address = Annotated[str, AfterValidator(as_address)]
-Backends = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
-Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
-Size = Annotated[int, Field(ge=0, le=1024)]
-Sizes = Annotated[tuple[Size, ...], NoDecode, BeforeValidator(as_list)]
-
-MODEL = "Model"
-HTTP = "HTTP server"
-LIMITS = "Limits of a request"
-BATCHING = "Batching and memory"
-ENGINE = "Engine"
-CONSTRAINTS = "Constraints"
-OPERATION = "Operation"
-TGI = "Flags of TGI without a use here"
-
-
-def flag(
-    default: object,
-    group: str,
-    description: str,
-    *,
-    gt: int | None = None,
-    ge: int | None = None,
-    le: int | None = None,
-    short: str | None = None,
-) -> Any:  # noqa: ANN401 (the field's own annotation says more)
-    """One setting, the bounds of its value, and the flag's short form."""
-    extra: dict[str, JsonValue] = {"group": group, "short": short}
-    return Field(default, description=description, json_schema_extra=extra, gt=gt, ge=ge, le=le)
 
 
 class Settings(BaseSettings):
@@ -183,11 +154,11 @@ class Settings(BaseSettings):
         "tokens in a block of the KV cache; without it 32, and 256 where attention is varlen",
         gt=0,
     )
-    speculate: int = flag(
-        0,
+    speculate: int | None = flag(
+        None,
         BATCHING,
         "most tokens of a request that are guessed, from what its text said before, and verified "
-        "in one step; 0 is off",
+        "in one step; 0 is off; without it 16 where a CPU's kernels compute the model, else 0",
         ge=0,
         le=64,
     )

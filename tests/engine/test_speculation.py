@@ -12,11 +12,12 @@ import pytest
 
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import Result, run, submission
-from tokenloom_engine import drafts
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.base import Bitmask, Constraint
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.draft_budget import DraftBudget
+from tokenloom_engine.drafts import Drafter, Guess
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.messages import EngineStats, LogprobParams, Submit
 
@@ -77,7 +78,7 @@ def submits(encode: Encode) -> dict[str, Submit]:
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draft wherever anything can be guessed, whether or not it pays."""
-    monkeypatch.setattr(drafts, "FIXED_TOKENS", 10**6)
+    monkeypatch.setattr(DraftBudget, "least_odds", lambda *_: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def run_plain(engine: Engine, given: Iterable[Submit]) -> dict[int, Result]:
     """Run without drafts."""
     steps = Steps()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drafts, "MAX_ROWS", 0)
+        patch.setattr(Drafter, "guess", lambda *_: Guess())
         results = run(engine, given, after_step=steps)
     assert steps.drafted == 0
     return results
@@ -195,6 +196,18 @@ def test_float32_says_the_same(make_engine: MakeEngine, encode: Encode) -> None:
     assert steps.accepted > 0
     for id, result in found.items():
         assert result.ids == plain[id].ids
+
+
+@pytest.mark.parametrize("is_invariant", [True, False])
+def test_drafts_are_made_unasked_where_logits_do_not_depend_on_them(
+    make_engine: MakeEngine, encode: Encode, is_invariant: bool
+) -> None:
+    engine = make_engine(disable_custom_kernels=not is_invariant)
+    if engine._runner.model.is_batch_invariant != is_invariant:
+        pytest.skip("the CPU kernels cannot be built")
+    steps = Steps()
+    run(engine, [submission(0, encode(COUNT), 12)], after_step=steps)
+    assert (steps.accepted > 0) == is_invariant
 
 
 def test_xgrammar_goes_ahead_and_back(make_engine: MakeEngine, encode: Encode) -> None:
