@@ -35,13 +35,13 @@ def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmas
     draw = random.Random(0)
     seconds_left = MAX_SECONDS
     for _ in range(MAX_STEPS):
-        if seconds_left < 0 or constraint.is_terminated or constraint.error is not None:
+        if seconds_left < 0 or not _goes_on(constraint):
             break
         start = time.thread_time()
         backend.fill_bitmasks([(constraint, 0)], bitmask)
         seconds_left -= time.thread_time() - start
         allowed = np.flatnonzero(np.unpackbits(bitmask[0].view(np.uint8), bitorder="little"))
-        if constraint.error is not None or not len(allowed):
+        if not _goes_on(constraint) or not len(allowed):
             break
         begun = allowance.begin()
         constraint.accept_tokens([int(draw.choice(allowed))])
@@ -49,6 +49,10 @@ def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmas
         _follow(constraint, allowance, most=MAX_FORCED)
     if allowance.is_overdrawn:
         raise InvalidConstraintError(TOO_DEAR)
+
+
+def _goes_on(constraint: Constraint) -> bool:
+    return constraint.error is None and not constraint.is_terminated
 
 
 def _follow(constraint: Constraint, allowance: Allowance, most: int | None) -> None:
