@@ -50,6 +50,11 @@ class _Layer:
     scale: float
     window: int
 
+    def most_groups(self) -> int:
+        """Of inputs that share a scale, in any of the weights."""
+        weights = self.query_key_value, self.output, self.gate_up, self.down
+        return max(w.num_inputs // w.group if w.group else 1 for w in weights)
+
 
 class FusedDecoder:
     """A whole network of the Llama family: ids to logits."""
@@ -72,12 +77,13 @@ class FusedDecoder:
         self._norm = model.norm.weight.detach().contiguous()
         self._epsilon = float(model.norm.variance_epsilon)
         self._storage = STORAGE[self._embedding.dtype]
-        self._head = pack_linear("lm_head", network.lm_head, quantize)
+        self._head = pack_linear(network.lm_head, quantize)
         windows = {spec.index: spec.sliding_window or 0 for spec in layers}
         self._layers = [
             _take(layer, windows[index], quantize) for index, layer in enumerate(model.layers)
         ]
         self._is_quantized = quantize is not None
+        self._most_groups = max(layer.most_groups() for layer in self._layers)
         self._backend: CpuAttention | None = None
         self._decoder = Decoder()
         self._cosines = self._sines = torch.empty(0, 0)
@@ -155,7 +161,7 @@ class FusedDecoder:
         self._spaces = [self._embedding.new_empty(tokens, n) for n in (width, width, wide, narrow)]
         num_bytes = tokens * max(width, narrow) if self._is_quantized else 0
         self._quantized = torch.empty(num_bytes, dtype=torch.uint8)
-        self._row_scales = torch.empty(tokens)
+        self._row_scales = torch.empty(tokens, self._most_groups)
 
 
 def can_fuse(network: Any) -> bool:  # noqa: ANN401 - transformers' own module
@@ -190,10 +196,10 @@ def _take(layer: Any, window: int, quantize: str | None) -> _Layer:  # noqa: ANN
     query_norm = getattr(attention, "q_norm", None)
     key_norm = getattr(attention, "k_norm", None)
     taken = _Layer(
-        query_key_value=pack_linear("qkv_proj", _joined(q, k, v), quantize),
-        output=pack_linear("o_proj", attention.o_proj, quantize),
-        gate_up=pack_linear("gate_up_proj", _joined(mlp.gate_proj, mlp.up_proj), quantize),
-        down=pack_linear("down_proj", mlp.down_proj, quantize),
+        query_key_value=pack_linear(_joined(q, k, v), quantize),
+        output=pack_linear(attention.o_proj, quantize),
+        gate_up=pack_linear(_joined(mlp.gate_proj, mlp.up_proj), quantize),
+        down=pack_linear(mlp.down_proj, quantize),
         input_norm=layer.input_layernorm.weight.detach().contiguous(),
         middle_norm=layer.post_attention_layernorm.weight.detach().contiguous(),
         query_norm=None if query_norm is None else query_norm.weight.detach().contiguous(),

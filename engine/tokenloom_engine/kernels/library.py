@@ -40,7 +40,7 @@ class Int8Gemm(ctypes.Structure):
         ("inputs", c_void_p),
         ("weight", c_void_p),
         ("scales", c_void_p),
-        ("sums", c_void_p),
+        ("shifts", c_void_p),
         ("bias", c_void_p),
         ("result", c_void_p),
         ("quantized", c_void_p),
@@ -48,7 +48,9 @@ class Int8Gemm(ctypes.Structure):
         ("rows", c_int64),
         ("num_inputs", c_int64),
         ("num_outputs", c_int64),
+        ("group", c_int64),
         ("storage", c_int32),
+        ("is_float_result", c_int32),
         ("threads", c_int32),
     ]
 
@@ -146,9 +148,10 @@ class Linear(ctypes.Structure):
         ("weight", c_void_p),
         ("bias", c_void_p),
         ("scales", c_void_p),
-        ("sums", c_void_p),
+        ("shifts", c_void_p),
         ("num_inputs", c_int64),
         ("num_outputs", c_int64),
+        ("group", c_int64),
     ]
 
 

@@ -14,8 +14,13 @@ from tokenloom_engine.errors import LoadError
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.kernels.packing import PackedWeight, is_quantizable, is_suited
 
-KEPT_WHOLE = ("down_proj", "lm_head", "embed_out")
-"""Layers that `quantize` leaves as they are: in bytes they would cost the most accuracy."""
+HEADS = ("lm_head", "embed_out")
+"""Names of the layer that logits come from."""
+INPUTS_TOGETHER = 64
+"""Inputs that share a scale where weights are bytes.
+
+A few inputs are far larger than the others, and cost these their accuracy only within such a group.
+"""
 
 
 class PackedLinear(torch.nn.Module):
@@ -59,7 +64,7 @@ class PrepackedLinear(torch.nn.Module):
 def pack_linears(network: torch.nn.Module, kernels: Kernels, quantize: str | None = None) -> int:
     """Replace the linear layers that our kernels compute. Returns how many were replaced.
 
-    Raises LoadError if `quantize` has none to quantize.
+    Raises LoadError if `quantize` has none to quantize, or the head alone.
     """
     num_quantized = 0
 
@@ -67,8 +72,8 @@ def pack_linears(network: torch.nn.Module, kernels: Kernels, quantize: str | Non
         if not is_suited(linear.weight):
             return None
         nonlocal num_quantized
-        weight = pack_linear(name, linear, quantize)
-        num_quantized += weight.scales is not None
+        weight = pack_linear(linear, quantize)
+        num_quantized += weight.scales is not None and name not in HEADS
         return PackedLinear(weight, kernels)
 
     count = _replace(network, replacement)
@@ -77,10 +82,10 @@ def pack_linears(network: torch.nn.Module, kernels: Kernels, quantize: str | Non
     return count
 
 
-def pack_linear(name: str, linear: torch.nn.Linear, quantize: str | None) -> PackedWeight:
-    """The layer's weight, in bytes if `quantize` is int8 and the layer of this name bears it."""
-    if quantize == "int8" and name not in KEPT_WHOLE and is_quantizable(linear.weight):
-        return PackedWeight.quantize(linear.weight, linear.bias)
+def pack_linear(linear: torch.nn.Linear, quantize: str | None) -> PackedWeight:
+    """The layer's weight, in bytes if `quantize` is int8 and the layer bears it."""
+    if quantize == "int8" and is_quantizable(linear.weight):
+        return PackedWeight.quantize(linear.weight, linear.bias, INPUTS_TOGETHER)
     return PackedWeight.pack(linear.weight, linear.bias)
 
 

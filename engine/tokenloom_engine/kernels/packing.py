@@ -25,8 +25,10 @@ class PackedWeight:
     """Of inputs and results."""
     scales: torch.Tensor | None = None
     """float32 [num_outputs, rounded up to 32]: then `packed` is of bytes, see csrc/int8_gemm.cpp"""
-    sums: torch.Tensor | None = None
-    """int32 [num_outputs, rounded up to 32], where there are scales."""
+    shifts: torch.Tensor | None = None
+    """int32 [num_inputs / group, num_outputs rounded up to 32], where there are scales."""
+    group: int = 0
+    """Inputs of a row that share a scale, where there are scales."""
 
     @classmethod
     def pack(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
@@ -36,9 +38,15 @@ class PackedWeight:
         return cls(packed, _contiguous(bias), inputs, outputs, weight.dtype)
 
     @classmethod
-    def quantize(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
-        """The same as bytes, with one scale an output; it must be `is_quantizable`."""
+    def quantize(
+        cls, weight: torch.Tensor, bias: torch.Tensor | None, most_inputs: int | None = None
+    ) -> PackedWeight:
+        """The same as bytes, with one scale an output; it must be `is_quantizable`.
+
+        So many inputs of a row at most will share a scale; None for all of them.
+        """
         outputs, inputs = weight.shape
+        group = _group(inputs, most_inputs or inputs)
         whole = weight.detach().float()
         scales = whole.abs().amax(dim=1).clamp(min=1e-8) / 127
         levels = (whole / scales.unsqueeze(1)).round().clamp(-127, 127)
@@ -49,16 +57,16 @@ class PackedWeight:
             outputs,
             weight.dtype,
             _padded(scales),
-            _padded((levels.sum(dim=1) * 128).to(torch.int32)),
+            _padded(-128 * levels.view(outputs, -1, group).sum(dim=2).to(torch.int32).T),
+            group,
         )
 
     def multiply(
         self, kernels: Kernels, x: torch.Tensor, result_dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        """x [..., num_inputs] -> [..., num_outputs]. float32 on request, unless of bytes."""
+        """x [..., num_inputs] -> [..., num_outputs], of x's dtype or of float32."""
         rows = x.reshape(-1, self.num_inputs).contiguous()
-        dtype = x.dtype if result_dtype is None or self.scales is not None else result_dtype
-        result = x.new_empty(rows.shape[0], self.num_outputs, dtype=dtype)
+        result = x.new_empty(rows.shape[0], self.num_outputs, dtype=result_dtype or x.dtype)
         if self.scales is None:
             kernels.gemm(
                 Gemm(
@@ -79,15 +87,15 @@ class PackedWeight:
         return result.view(*x.shape[:-1], self.num_outputs)
 
     def _multiply_bytes(self, kernels: Kernels, rows: torch.Tensor, result: torch.Tensor) -> None:
-        assert self.scales is not None and self.sums is not None
+        assert self.scales is not None and self.shifts is not None
         quantized = torch.empty(rows.shape, dtype=torch.uint8)
-        row_scales = torch.empty(rows.shape[0])
+        row_scales = torch.empty(rows.shape[0], self.num_inputs // self.group)
         kernels.int8_gemm(
             Int8Gemm(
                 rows.data_ptr(),
                 self.packed.data_ptr(),
                 self.scales.data_ptr(),
-                self.sums.data_ptr(),
+                self.shifts.data_ptr(),
                 None if self.bias is None else self.bias.data_ptr(),
                 result.data_ptr(),
                 quantized.data_ptr(),
@@ -95,7 +103,9 @@ class PackedWeight:
                 rows.shape[0],
                 self.num_inputs,
                 self.num_outputs,
+                self.group,
                 STORAGE[self.dtype],
+                result.dtype is torch.float32,
                 kernels.threads,
             )
         )
@@ -110,9 +120,10 @@ class PackedWeight:
             self.packed.data_ptr(),
             pointer(self.bias),
             pointer(self.scales),
-            pointer(self.sums),
+            pointer(self.shifts),
             self.num_inputs,
             self.num_outputs,
+            self.group,
         )
 
 
@@ -137,8 +148,14 @@ def _panels(weight: torch.Tensor, per_word: int) -> torch.Tensor:
     return panels.permute(0, 2, 1, 3).contiguous()
 
 
+def _group(inputs: int, most: int) -> int:
+    """How many inputs share a scale: what divides them and is a multiple of what kernels load."""
+    return max(n for n in range(LANES, max(most, LANES) + 1, LANES) if inputs % n == 0)
+
+
 def _padded(values: torch.Tensor) -> torch.Tensor:
-    return torch.cat([values, values.new_zeros(-len(values) % PANEL)]).contiguous()
+    """[..., outputs], with zeros up to whole panels."""
+    return torch.nn.functional.pad(values, (0, -values.shape[-1] % PANEL)).contiguous()
 
 
 def _contiguous(bias: torch.Tensor | None) -> torch.Tensor | None:

@@ -41,12 +41,14 @@ def test_equals_the_product_in_float64(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("in_bytes", [False, True])
+@pytest.mark.parametrize("most_inputs", [None, 576, 100])
 def test_a_row_does_not_depend_on_the_others(
-    kernels: Kernels, dtype: torch.dtype, in_bytes: bool
+    kernels: Kernels, dtype: torch.dtype, most_inputs: int | None
 ) -> None:
     weight = torch.randn(320, 576, dtype=dtype)
-    packed = (PackedWeight.quantize if in_bytes else PackedWeight.pack)(weight, None)
+    packed = PackedWeight.pack(weight, None)
+    if most_inputs is not None:
+        packed = PackedWeight.quantize(weight, None, most_inputs)
     x = torch.randn(max(ROWS), 576, dtype=dtype)
     whole = packed.multiply(kernels, x)
     for rows in ROWS:
@@ -55,25 +57,49 @@ def test_a_row_does_not_depend_on_the_others(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("inputs", "outputs"), [(576, 192), (64, 1000), (48, 5)])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "most_inputs", "group"),
+    [(576, 192, None, 576), (64, 1000, 100, 64), (48, 5, 32, 16), (576, 96, 100, 96)],
+)
 def test_bytes_are_the_product_of_what_was_rounded_to_bytes(
-    kernels: Kernels, dtype: torch.dtype, inputs: int, outputs: int
+    kernels: Kernels,
+    dtype: torch.dtype,
+    inputs: int,
+    outputs: int,
+    most_inputs: int | None,
+    group: int,
 ) -> None:
     weight = torch.randn(outputs, inputs, dtype=dtype) / inputs**0.5
-    bias = torch.randn(outputs, dtype=dtype)
-    packed = PackedWeight.quantize(weight, bias)
-    for rows in ROWS:
-        x = torch.randn(rows, inputs, dtype=dtype)
-        exact = _exact(_in_bytes(x), _in_bytes(weight), bias)
-        found = packed.multiply(kernels, x).double()
-        # A number in the middle of two bytes may go to either.
-        torch.testing.assert_close(found, exact, rtol=0.01, atol=0.04)
-        torch.testing.assert_close(found, _exact(x, weight, bias), rtol=0.05, atol=0.1)
+    for bias in (None, torch.randn(outputs, dtype=dtype)):
+        packed = PackedWeight.quantize(weight, bias, most_inputs)
+        assert packed.group == group
+        for rows in ROWS:
+            x = torch.randn(rows, inputs, dtype=dtype)
+            exact = _exact(_in_bytes(x, group), _in_bytes(weight, inputs), bias)
+            found = packed.multiply(kernels, x).double()
+            # A number in the middle of two bytes may go to either.
+            torch.testing.assert_close(found, exact, rtol=0.01, atol=0.04)
+            torch.testing.assert_close(found, _exact(x, weight, bias), rtol=0.05, atol=0.1)
+            as_float = packed.multiply(kernels, x, torch.float32)
+            assert torch.equal(as_float.to(dtype).double(), found)
 
 
-def _in_bytes(x: torch.Tensor) -> torch.Tensor:
-    scale = x.double().abs().amax(dim=1, keepdim=True) / 127
-    return (x.double() / scale).round() * scale
+def test_a_large_input_costs_only_its_own_group_accuracy(kernels: Kernels) -> None:
+    weight = torch.randn(64, 576) / 24
+    x = torch.randn(7, 576)
+    x[:, 5] = 1000
+    exact = _exact(x, weight, None)
+    whole, grouped = (
+        (PackedWeight.quantize(weight, None, most).multiply(kernels, x) - exact).norm()
+        for most in (576, 64)
+    )
+    assert grouped < whole / 2
+
+
+def _in_bytes(x: torch.Tensor, group: int) -> torch.Tensor:
+    whole = x.double().view(len(x), -1, group)
+    scale = whole.abs().amax(dim=2, keepdim=True) / 127
+    return ((whole / scale).round() * scale).view(x.shape)
 
 
 def test_what_is_not_a_number_stays_in_its_row(kernels: Kernels) -> None:

@@ -60,7 +60,7 @@ class Pass {
     const Int8Gemm args{inputs,
                         (const int8_t *)linear.weight,
                         linear.scales,
-                        linear.sums,
+                        linear.shifts,
                         linear.bias,
                         result,
                         step.quantized,
@@ -68,7 +68,9 @@ class Pass {
                         step.tokens,
                         linear.num_inputs,
                         linear.num_outputs,
+                        linear.group,
                         decoder.storage,
+                        0,
                         decoder.threads};
     tokenloom_int8_gemm(&args);
   }

@@ -6,8 +6,6 @@
 // time is that of reading the weight once; for many, that of the multiplications.
 //
 // Every output is summed over the inputs in their order, whatever the number of rows.
-#include <algorithm>
-
 #include "kernels.h"
 #include "panels.h"
 #include "storage.h"
@@ -18,60 +16,30 @@ namespace {
 template <class T>
 struct Product {
   using S = Storage<T>;
-  const Gemm &args;
-  const int64_t words;  // of an input row
-  const T *const inputs, *const bias;
+  const int64_t rows, words;  // words of an input row
+  const uint32_t *const inputs;
   const Panels weight;
+  const Results<T> results;
 
   explicit Product(const Gemm &args)
-      : args(args),
+      : rows(args.rows),
         words(args.num_inputs / S::PER_WORD),
-        inputs((const T *)args.inputs),
-        bias((const T *)args.bias),
-        weight(args.weight, args.num_outputs, words) {}
+        inputs((const uint32_t *)args.inputs),
+        weight(args.weight, args.num_outputs, words),
+        results{args.result, (const T *)args.bias, args.num_outputs, args.is_float_result != 0} {}
 
   void panels(int64_t first, int64_t last, int64_t then) const {
-    over_panels(weight, args.rows, first, last, then,
+    over_panels(weight, rows, first, last, then,
                 [&](auto n, int64_t row, int64_t panel, Ahead ahead) { tile_of<n>(row, panel, ahead); });
   }
 
   template <int ROWS>
   void tile_of(int64_t row, int64_t panel, Ahead ahead) const {
-    const uint32_t *left = (const uint32_t *)(inputs + row * args.num_inputs);
-    const uint32_t *right = weight.at(panel);
-    Floats sums[ROWS][2] = {};
-    for (int64_t k = 0; k < words; k++) {
-      const Words w0 = load_words(right + k * PANEL), w1 = load_words(right + k * PANEL + LANES);
-      ahead.fetch(k);
-      for (int r = 0; r < ROWS; r++) {
-        const uint32_t x = left[r * words + k];
-        sums[r][0] = S::dot(sums[r][0], x, w0);
-        sums[r][1] = S::dot(sums[r][1], x, w1);
-      }
-    }
-    for (int r = 0; r < ROWS; r++)
-      for (int half = 0; half < 2; half++) put(row + r, panel * PANEL + half * LANES, sums[r][half]);
-  }
-
-  // Writes sixteen outputs of a row, or those of them that there are.
-  void put(int64_t row, int64_t output, Floats x) const {
-    const int64_t count = std::min<int64_t>(LANES, args.num_outputs - output);
-    if (count <= 0) return;
-    const int64_t at = row * args.num_outputs + output;
-    if (bias != nullptr)
-      for (int i = 0; i < count; i++) x[i] += S::to_float(bias[output + i]);
-    if (args.is_float_result)
-      put_as((float *)args.result + at, x, count);
-    else
-      put_as((T *)args.result + at, x, count);
-  }
-
-  template <class U>
-  static void put_as(U *to, Floats x, int64_t count) {
-    if (count == LANES) return Storage<U>::store(to, x);
-    U whole[LANES];
-    Storage<U>::store(whole, x);
-    std::copy(whole, whole + count, to);
+    Floats sums[ROWS][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = Floats{};
+    add_products(sums, inputs + row * words, words, weight.at(panel), 0, words, ahead, S::dot);
+    results.template put<ROWS>(row, panel, [&](int r, int half) { return sums[r][half]; });
   }
 };
 

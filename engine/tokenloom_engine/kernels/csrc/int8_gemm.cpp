@@ -1,11 +1,11 @@
 // Matrix product with a weight of bytes and inputs quantized on the way (W8A8).
 //
-// Per output: weight = scales[output] * byte. Per row: input = row_scale * (byte - 128). Bytes of
-// the inputs are unsigned because that is what the CPU multiplies; `sums`, 128 times each output's
-// sum of weights, takes the shift out again. Sums are of integers, so they are exact, and no row
-// depends on another. The weight's layout: [outputs / 32, inputs / 4, 32, 4].
-#include <algorithm>
-
+// Per output: weight = scales[output] * byte. Per group of inputs that stand beside each other in a
+// row: input = row_scale * (byte - 128). A group is the whole row, or where a few large inputs would
+// leave too little to the others, a part of it. Bytes of the inputs are unsigned because that is
+// what the CPU multiplies; `shifts`, -128 times each output's sum of weights over a group, take the
+// shift out again. Sums in a group are of integers, so they are exact; groups are added in their
+// order, so no row depends on another. The weight's layout: [outputs / 32, inputs / 4, 32, 4].
 #include "kernels.h"
 #include "panels.h"
 #include "storage.h"
@@ -24,32 +24,60 @@ inline Ints dot(Ints sums, uint32_t left, Words right) {
 #endif
 }
 
+// Sixteen numbers, each the lowest byte of one.
+inline void store_bytes(uint8_t *to, Ints x) {
+#if TOKENLOOM_AVX512
+  _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)x));
+#else
+  for (int i = 0; i < LANES; i++) to[i] = (uint8_t)x[i];
+#endif
+}
+
+inline float largest_of(Floats x) {
+#if TOKENLOOM_AVX512
+  return _mm512_reduce_max_ps((__m512)x);
+#else
+  return maximum(x);
+#endif
+}
+
+// Inputs that share a scale, to bytes. Returns the scale.
 template <class T>
-void quantize_row(const T *row, uint8_t *bytes, float *scale, int64_t width) {
+float quantize_group(const T *inputs, uint8_t *bytes, int64_t count) {
   using S = Storage<T>;
   Floats most = {};
-  for (int64_t i = 0; i < width; i += LANES) {
-    const Floats x = S::load(row + i);
+  for (int64_t i = 0; i < count; i += LANES) {
+    const Floats x = S::load(inputs + i);
     most = maximum(most, maximum(x, -x));
   }
-  const float largest = std::max(maximum(most), 1e-8f);
-  *scale = largest / 127.f;
-  for (int64_t i = 0; i < width; i += LANES) {
-    const Floats x = S::load(row + i) * (127.f / largest) + 128.5f;
-    const Ints whole = __builtin_convertvector(x, Ints);
-    for (int j = 0; j < LANES; j++) bytes[i + j] = (uint8_t)whole[j];
+  const float largest = std::max(largest_of(most), 1e-8f);
+  for (int64_t i = 0; i < count; i += LANES) {
+    const Floats x = S::load(inputs + i) * (127.f / largest) + 128.5f;
+    store_bytes(bytes + i, __builtin_convertvector(x, Ints));
   }
+  return largest / 127.f;
 }
 
 template <class T>
 struct Int8Product {
-  using S = Storage<T>;
   const Int8Gemm &args;
-  const int64_t words;
+  const int64_t words, groups;  // of an input row
   const Panels weight;
+  const Results<T> results;
 
   explicit Int8Product(const Int8Gemm &args)
-      : args(args), words(args.num_inputs / 4), weight(args.weight, args.num_outputs, words) {}
+      : args(args),
+        words(args.num_inputs / 4),
+        groups(args.num_inputs / args.group),
+        weight(args.weight, args.num_outputs, words),
+        results{args.result, (const T *)args.bias, args.num_outputs, args.is_float_result != 0} {}
+
+  void quantize(int64_t row) const {
+    const int64_t at = row * args.num_inputs;
+    for (int64_t g = 0; g < groups; g++)
+      args.row_scales[row * groups + g] = quantize_group(
+          (const T *)args.inputs + at + g * args.group, args.quantized + at + g * args.group, args.group);
+  }
 
   void panels(int64_t first, int64_t last, int64_t then) const {
     over_panels(weight, args.rows, first, last, then,
@@ -58,51 +86,51 @@ struct Int8Product {
 
   template <int ROWS>
   void tile_of(int64_t row, int64_t panel, Ahead ahead) const {
-    const uint32_t *left = (const uint32_t *)(args.quantized + row * args.num_inputs);
-    const uint32_t *right = weight.at(panel);
-    Ints sums[ROWS][2] = {};
-    for (int64_t k = 0; k < words; k++) {
-      const Words w0 = load_words(right + k * PANEL), w1 = load_words(right + k * PANEL + LANES);
-      ahead.fetch(k);
+    const float *scales = args.scales + panel * PANEL;
+    const Floats of_output[2] = {load_floats(scales), load_floats(scales + LANES)};
+    if (groups == 1) {
+      Ints sums[ROWS][2];
+      add_group(sums, row, panel, 0, ahead);
+      return results.template put<ROWS>(row, panel, [&](int r, int half) {
+        return __builtin_convertvector(sums[r][half], Floats) * args.row_scales[row + r] *
+               of_output[half];
+      });
+    }
+    alignas(64) Floats totals[ROWS][2] = {};
+    for (int64_t g = 0; g < groups; g++) {
+      Ints sums[ROWS][2];
+      add_group(sums, row, panel, g, ahead);
+#pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
-        const uint32_t x = left[r * words + k];
-        sums[r][0] = dot(sums[r][0], x, w0);
-        sums[r][1] = dot(sums[r][1], x, w1);
+        const Floats scale = broadcast(args.row_scales[(row + r) * groups + g]);
+        for (int half = 0; half < 2; half++)
+          totals[r][half] = multiply_add(__builtin_convertvector(sums[r][half], Floats), scale,
+                                         totals[r][half]);
       }
     }
-    for (int r = 0; r < ROWS; r++)
-      for (int half = 0; half < 2; half++) put(row + r, panel * PANEL + half * LANES, sums[r][half]);
+    results.template put<ROWS>(
+        row, panel, [&](int r, int half) { return totals[r][half] * of_output[half]; });
   }
 
-  void put(int64_t row, int64_t output, Ints sums) const {
-    const int64_t count = std::min<int64_t>(LANES, args.num_outputs - output);
-    if (count <= 0) return;
-    T *to = (T *)args.result + row * args.num_outputs + output;
-    const T *bias = args.bias == nullptr ? nullptr : (const T *)args.bias + output;
-    if (count == LANES) {
-      const Ints shift = (Ints)load_words(args.sums + output);
-      Floats x = __builtin_convertvector(sums - shift, Floats) * load_floats(args.scales + output);
-      x *= args.row_scales[row];
-      return S::store(to, bias == nullptr ? x : x + S::load(bias));
-    }
-    for (int64_t i = 0; i < count; i++) {
-      float x = (float)(sums[i] - args.sums[output + i]) * args.scales[output + i];
-      x *= args.row_scales[row];
-      if (bias != nullptr) x += S::to_float(bias[i]);
-      to[i] = S::from_float(x);
-    }
+  template <int ROWS>
+  TOKENLOOM_INLINE void add_group(Ints (&sums)[ROWS][2], int64_t row, int64_t panel, int64_t g,
+                                  const Ahead &ahead) const {
+    const int32_t *shifts = args.shifts + (g * weight.count + panel) * PANEL;
+    const Ints s0 = (Ints)load_words(shifts), s1 = (Ints)load_words(shifts + LANES);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) sums[r][0] = s0, sums[r][1] = s1;
+    const uint32_t *rows = (const uint32_t *)(args.quantized + row * args.num_inputs);
+    const int64_t in_group = args.group / 4;
+    add_products(sums, rows, words, weight.at(panel), g * in_group, (g + 1) * in_group, ahead, dot);
   }
 };
 
 template <class T>
 void multiply(const Int8Gemm &args) {
-  parallel_ranges(args.rows, 8, args.threads, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; row++)
-      quantize_row((const T *)args.inputs + row * args.num_inputs,
-                   args.quantized + row * args.num_inputs, args.row_scales + row,
-                   args.num_inputs);
-  });
   const Int8Product<T> product(args);
+  parallel_ranges(args.rows, 8, args.threads, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) product.quantize(row);
+  });
   share_panels(args.num_outputs, args.threads,
                [&](int64_t first, int64_t last, int64_t then) { product.panels(first, last, then); });
 }

@@ -26,14 +26,15 @@ void tokenloom_gemm(const Gemm *);
 struct Int8Gemm {
   const void *inputs;
   const int8_t *weight;
-  const float *scales;   // [outputs]
-  const int32_t *sums;   // [outputs]
-  const void *bias;      // [outputs] or null
+  const float *scales;    // [outputs, rounded up to 32]
+  const int32_t *shifts;  // [num_inputs / group, outputs rounded up to 32]
+  const void *bias;       // [outputs] or null
   void *result;
-  uint8_t *quantized;    // workspace [rows, num_inputs]
-  float *row_scales;     // workspace [rows]
+  uint8_t *quantized;     // workspace [rows, num_inputs]
+  float *row_scales;      // workspace [rows, num_inputs / group]
   int64_t rows, num_inputs, num_outputs;
-  int32_t storage, threads;
+  int64_t group;          // inputs of a row that share a scale: a multiple of 16, divides num_inputs
+  int32_t storage, is_float_result, threads;
 };
 void tokenloom_int8_gemm(const Int8Gemm *);
 
@@ -118,8 +119,8 @@ struct Linear {
   const void *weight;
   const void *bias;
   const float *scales;
-  const int32_t *sums;
-  int64_t num_inputs, num_outputs;
+  const int32_t *shifts;
+  int64_t num_inputs, num_outputs, group;
 };
 
 // A decoder layer of the Llama family, see decoder.cpp.
@@ -160,7 +161,7 @@ struct Forward {
   void *wide;          // [tokens, most outputs of query_key_value and gate_up]
   void *narrow;        // [tokens, most inputs of output and down]
   uint8_t *quantized;  // [tokens, most inputs], for layers of bytes
-  float *row_scales;   // [tokens], for layers of bytes
+  float *row_scales;   // [tokens, most groups of inputs], for layers of bytes
 };
 void tokenloom_forward(const Decoder *, const Forward *);
 

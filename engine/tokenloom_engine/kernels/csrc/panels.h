@@ -2,9 +2,14 @@
 // rows and a panel, the panels shared out among threads.
 #pragma once
 
+#include <algorithm>
+
 #include "parallel.h"
+#include "storage.h"
 #include "tiles.h"
 #include "vector.h"
+
+#define TOKENLOOM_INLINE inline __attribute__((always_inline))
 
 namespace tokenloom {
 
@@ -17,14 +22,6 @@ constexpr int LINE = 64;                              // bytes that memory gives
 struct Ahead {
   const char *from;  // or null
   bool is_whole;
-
-  // At step k of the inner loop, which itself reads two lines of 64 bytes.
-  void fetch(int64_t k) const {
-    if (from == nullptr) return;
-    const char *line = from + (is_whole ? 2 * k : k) * LINE;
-    __builtin_prefetch(line, 0, 2);
-    if (is_whole) __builtin_prefetch(line + LINE, 0, 2);
-  }
 };
 
 // A weight in panels, each of `words` times PANEL words.
@@ -65,6 +62,85 @@ inline void over_panels(const Panels &weight, int64_t rows, int64_t first, int64
     }
   }
 }
+
+// Adds to a tile's sums the products of words `first` to `last` of ROWS rows, which are `words` long
+// each, and of a panel. All in the order of the inputs.
+template <int ROWS, class Sums, class Dot>
+TOKENLOOM_INLINE void add_products(Sums (&sums)[ROWS][2], const uint32_t *rows, int64_t words,
+                                   const uint32_t *panel, int64_t first, int64_t last,
+                                   const Ahead &ahead, Dot &&dot) {
+  // A loop for each way to fetch: a branch in the loop would cost some percent of its time.
+  const auto each_word = [&](auto lines) __attribute__((always_inline)) {
+    for (int64_t k = first; k < last; k++) {
+      const Words w0 = load_words(panel + k * PANEL), w1 = load_words(panel + k * PANEL + LANES);
+      for (int i = 0; i < lines; i++) __builtin_prefetch(ahead.from + (lines * k + i) * LINE, 0, 2);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const uint32_t x = rows[r * words + k];
+        sums[r][0] = dot(sums[r][0], x, w0);
+        sums[r][1] = dot(sums[r][1], x, w1);
+      }
+    }
+  };
+  if (ahead.from == nullptr)
+    each_word(Count<0>{});
+  else if (ahead.is_whole)
+    each_word(Count<2>{});
+  else
+    each_word(Count<1>{});
+}
+
+// Where results go: [rows, num_outputs], of T or of float, after a bias is added where there is one.
+template <class T>
+struct Results {
+  void *start;
+  const T *bias;  // or null
+  int64_t num_outputs;
+  bool is_float;
+
+  // Those of a tile: x(r, half) are sixteen outputs of its row r.
+  template <int ROWS, class X>
+  TOKENLOOM_INLINE void put(int64_t row, int64_t panel, X &&x) const {
+    const int64_t output = panel * PANEL;
+    if (bias != nullptr || output + PANEL > num_outputs) {
+      Floats kept[ROWS][2];
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) kept[r][0] = x(r, 0), kept[r][1] = x(r, 1);
+      for (int r = 0; r < ROWS; r++)
+        for (int half = 0; half < 2; half++) put_part(row + r, output + half * LANES, kept[r][half]);
+    } else if (is_float) {
+      put_whole<ROWS, float>(row, output, x);
+    } else {
+      put_whole<ROWS, T>(row, output, x);
+    }
+  }
+
+ private:
+  // Unrolled: sums go from their registers to where they belong.
+  template <int ROWS, class U, class X>
+  TOKENLOOM_INLINE void put_whole(int64_t row, int64_t output, X &&x) const {
+    U *to = (U *)start + row * num_outputs + output;
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+      Storage<U>::store(to, x(r, 0));
+      Storage<U>::store(to + LANES, x(r, 1));
+      to += num_outputs;
+    }
+  }
+
+  // Sixteen outputs of a row, or those of them that there are.
+  void put_part(int64_t row, int64_t output, Floats x) const {
+    const int64_t count = std::min<int64_t>(LANES, num_outputs - output);
+    for (int64_t i = 0; i < count; i++) {
+      const int64_t at = row * num_outputs + output + i;
+      const float y = bias == nullptr ? x[i] : x[i] + Storage<T>::to_float(bias[output + i]);
+      if (is_float)
+        ((float *)start)[at] = y;
+      else
+        ((T *)start)[at] = Storage<T>::from_float(y);
+    }
+  }
+};
 
 // Shares all panels of a product out among threads: calls body(first, last, then). A few shares a
 // thread: who is held up leaves the rest to the others. `then` is where the thread most likely goes
