@@ -65,8 +65,8 @@ class Scheduler:
 
     def schedule(self) -> list[Row]:
         """The next step's rows, with blocks for all their tokens. Empty if nobody is there."""
-        rows = self._decode_rows()
-        budget = self._add_prefill_rows(rows, self.limits.max_batch_prefill_tokens)
+        rows, budget = self._decode_rows(self.limits.max_batch_prefill_tokens)
+        budget = self._add_prefill_rows(rows, budget)
         if self._may_merge():
             self._admit(rows, budget)
         self._steps_since_merge += 1
@@ -85,15 +85,24 @@ class Scheduler:
             self.blocks.cache(sequence.block_table[index], sequence.block_hashes[index])
         sequence.num_cached_blocks = max(sequence.num_cached_blocks, num_full)
 
-    def _decode_rows(self) -> list[Row]:
+    def _decode_rows(self, budget: int) -> tuple[list[Row], int]:
+        """Those of sequences whose prompts are in, and what they leave of the budget.
+
+        The last token of each is free. Those before it, which were forced, count as a prompt's do
+        where chunks may have any size: many sequences may come to the next fixed part of their
+        schemas together, and would hold up all others.
+        """
         rows = []
         for sequence in list(self.running):
             if sequence.is_prefilling or sequence.is_late or not sequence.block_table:
                 continue  # (without blocks: preempted for one before it)
             count = sequence.num_to_compute
+            if self.limits.any_chunk:
+                count = min(count, 1 + budget)
             if self._reserve(sequence, count):
                 rows.append(Row(sequence, sequence.num_computed, count, is_prefill=False))
-        return rows
+                budget -= count - 1 if self.limits.any_chunk else 0
+        return rows, budget
 
     def _with_drafts(self, rows: list[Row]) -> list[Row]:
         """The rows, those that decode with guesses of what follows, where these pay."""
@@ -103,7 +112,10 @@ class Scheduler:
         num_tokens = sum(row.count for row in rows)
         num_sequences = len(self.running) + len(self.waiting)
         least = budget.least_odds(num_tokens, num_sequences)
-        guesses = [Guess() if row.is_prefill else row.sequence.guess(least) for row in rows]
+        guesses = [
+            Guess() if row.is_prefill or not row.draws else row.sequence.guess(least)
+            for row in rows
+        ]
         counts = budget.share(guesses, num_tokens, num_sequences)
         return [
             self._with_draft(row, guess.ids[:count]) if count else row

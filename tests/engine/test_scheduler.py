@@ -201,3 +201,18 @@ def test_who_waits_for_a_beginning_computes_it_when_the_other_one_leaves(
     assert bench.step() == {1: 16}
     bench.scheduler.remove(first)
     assert bench.step() == {2: 8}, "32 tokens were computed and stay"
+
+
+def test_forced_tokens_of_many_sequences_share_the_budget_of_prompts(
+    vocabulary: Vocabulary,
+) -> None:
+    bench = Bench(vocabulary, any_chunk=True)
+    sequences = [bench.add(3) for _ in range(3)]
+    bench.step()
+    bench.add(20)
+    for sequence in sequences:
+        sequence.ids += [200] * 9
+        sequence.num_scored += 9
+    assert bench.step() == {1: 10, 2: 8, 3: 1}, "the last token of each is free"
+    assert bench.step() == {1: 1, 2: 2, 3: 9, 4: 7}
+    assert bench.step() == {1: 1, 2: 1, 3: 1, 4: 13}
