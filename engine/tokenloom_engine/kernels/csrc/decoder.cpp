@@ -11,6 +11,7 @@
 namespace tokenloom {
 namespace {
 
+// One thread's way through a forward. All threads go the same way, and share the loops in it.
 class Pass {
   const Decoder &decoder;
   Forward step;
@@ -108,12 +109,16 @@ class Pass {
   void keep_wanted(int64_t stride) {
     if (step.num_wanted == step.tokens) return;
     const int64_t query = stride * size(), hidden = decoder.width * size();
+    parallel_for(1, decoder.threads, [&](int64_t) {
+      for (int64_t i = 0; i < step.num_wanted; i++) {
+        const int64_t token = step.wanted[i];
+        std::memmove(at(step.wide, i * query), at(step.wide, token * query), query);
+        std::memmove(at(step.hidden, i * hidden), at(step.hidden, token * hidden), hidden);
+      }
+    });
     wanted_starts.assign(step.rows + 1, 0);
     for (int64_t i = 0, row = 0; i < step.num_wanted; i++) {
-      const int64_t token = step.wanted[i];
-      std::memmove(at(step.wide, i * query), at(step.wide, token * query), query);
-      std::memmove(at(step.hidden, i * hidden), at(step.hidden, token * hidden), hidden);
-      while (token >= step.starts[row + 1]) row++;
+      while (step.wanted[i] >= step.starts[row + 1]) row++;
       wanted_starts[row + 1]++;
     }
     std::partial_sum(wanted_starts.begin(), wanted_starts.end(), wanted_starts.begin());
@@ -142,5 +147,6 @@ class Pass {
 }  // namespace tokenloom
 
 void tokenloom_forward(const Decoder *decoder, const Forward *step) {
-  tokenloom::Pass(*decoder, *step).compute();
+  tokenloom::run_together(decoder->threads,
+                          [&] { tokenloom::Pass(*decoder, *step).compute(); });
 }

@@ -22,6 +22,39 @@ void pause() {
 #endif
 }
 
+// The shares of all loops of one program, numbered through: loops follow each other, so two numbers
+// say how far all threads are.
+class Team {
+  alignas(64) std::atomic<int64_t> begun_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
+
+ public:
+  // A thread's part in a loop whose first share is number `first`. Returns when the loop is done,
+  // which it may have been before.
+  void share(int64_t first, int64_t count, Body body, void *context) {
+    const int64_t end = first + count;
+    int64_t next = begun_.load(std::memory_order_acquire);
+    while (next < end) {
+      // Nobody begins the next loop before this one is done, so a share below `end` is of this one.
+      if (begun_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) {
+        body(context, next - first);
+        done_.fetch_add(1, std::memory_order_release);
+        next = begun_.load(std::memory_order_acquire);
+      }
+    }
+    for (int spins = 0; done_.load(std::memory_order_acquire) < end; spins++)
+      spins < SPINS_FOR_OTHERS ? pause() : std::this_thread::yield();
+  }
+};
+
+// How far this thread is in its team's program, if it runs one.
+struct Member {
+  Team *team = nullptr;
+  int64_t shares = 0;  // of the loops that it has seen the end of
+};
+
+thread_local Member member;
+
 class Pool {
   // The loop's number and the next index, in one word: who takes an index knows of which loop.
   // Between two loops the number is odd and the index beyond any count, so whoever is late for the
@@ -99,11 +132,28 @@ class Pool {
   uint64_t loop() const { return ticket_.load() >> 32; }
 };
 
+Pool &pool() {
+  static Pool *pool = new Pool;  // never freed: its threads run until the process ends
+  return *pool;
+}
+
 }  // namespace
 
 void run_parallel(int64_t count, int threads, Body body, void *context) {
-  static Pool *pool = new Pool;  // never freed: its threads run until the process ends
-  pool->run(count, threads, body, context);
+  if (member.team == nullptr) return pool().run(count, threads, body, context);
+  member.team->share(member.shares, count, body, context);
+  member.shares += count;
+}
+
+// Each thread takes one turn of a loop. A thread that takes a turn after another has ended the
+// program finds that all loops are done.
+void run_program(int threads, Body program, void *context) {
+  Team team;
+  parallel_for(threads, threads, [&](int64_t i) {
+    member = {&team, 0};
+    program(context, i);
+    member = {};
+  });
 }
 
 }  // namespace tokenloom
