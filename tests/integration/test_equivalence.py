@@ -31,9 +31,9 @@ CASES: dict[str, tuple[str, float]] = {
     "at_once": ("--speculate 0", 0.0),
     "staggered": ("--disable-prefix-caching --max-batch-prefill-tokens 16", 0.03),
     "preempted": (
-        "--block-size 16 --max-total-tokens 288 --max-batch-total-tokens 576 "
-        "--max-batch-prefill-tokens 512",
-        0.01,
+        "--block-size 16 --max-total-tokens 288 --max-batch-total-tokens 448 "
+        "--max-batch-prefill-tokens 448",
+        0.0,
     ),
     "preempted_unforced": (
         "--block-size 16 --max-total-tokens 224 --max-batch-total-tokens 304 "
