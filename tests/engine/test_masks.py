@@ -129,8 +129,10 @@ def test_who_is_late_for_long_does_not_keep_the_engine_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps: list[EngineStats] = []
-    tamper(monkeypatch, backend, lambda rows: burn(0.6))
-    run(engine, [submission(0, encode(STORY), 3, constraint=NUMBER)], after_step=steps.append)
+    tamper(monkeypatch, backend, lambda rows: burn(0.3))
+    submit = submission(0, encode(STORY), 5, constraint=NUMBER)
+    result = run(engine, [submit], after_step=steps.append)[0]
+    assert len(result.tokens) == 5, result.error or result.refusal
     idle = sum(stats.running > 0 and stats.batch_tokens == 0 for stats in steps)
     assert 0 < idle < 1000, "it waits in the step; it does not spin"
 
