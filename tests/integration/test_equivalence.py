@@ -31,13 +31,14 @@ CASES: dict[str, tuple[str, float]] = {
     "at_once": ("--speculate 0", 0.0),
     "staggered": ("--disable-prefix-caching --max-batch-prefill-tokens 16", 0.03),
     "preempted": (
-        "--block-size 16 --max-total-tokens 288 --max-batch-total-tokens 448 "
-        "--max-batch-prefill-tokens 448",
+        "--block-size 16 --max-total-tokens 288 --max-batch-total-tokens 400 "
+        "--max-batch-prefill-tokens 400 --speculate 1",
         0.0,
     ),
     "preempted_unforced": (
-        "--block-size 16 --max-total-tokens 224 --max-batch-total-tokens 304 "
-        "--max-batch-prefill-tokens 16 --disable-prefix-caching --disable-forced-tokens",
+        "--block-size 16 --max-total-tokens 224 --max-batch-total-tokens 240 "
+        "--max-batch-prefill-tokens 16 --disable-prefix-caching --disable-forced-tokens "
+        "--speculate 1",
         0.0,
     ),
 }
