@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 
 import msgspec
 import psutil
@@ -23,6 +22,9 @@ from tokenloom_engine.frames import FrameBuffer
 
 MAX_TRIALS = 100
 """After so many a worker is replaced by a fresh one, in case memory leaks."""
+SLOW_PRIORITY = 15
+"""Niceness. A core that the engine computes on gives such a worker a thirtieth of its time. With
+less, a good schema that is slow to compile would be refused wherever all cores are busy."""
 
 
 class Worker:
@@ -79,15 +81,11 @@ class Worker:
         return None
 
     def slow_down(self) -> None:
-        """Let everybody else go first, from now on.
-
-        What is merely nice still has its turn whenever a thread of the engine waits for another
-        one, and keeps the core for some milliseconds. The worker shares no lock with anybody, so
-        it may as well have only what nobody wants.
-        """
+        """Let everybody else go first, from now on."""
         self.is_slow = True
-        if sys.platform == "linux":
-            os.sched_setscheduler(self._pid, os.SCHED_IDLE, os.sched_param(0))
+        # Whose server was started with less may not take more.
+        niceness = max(SLOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, self._pid))
+        os.setpriority(os.PRIO_PROCESS, self._pid, niceness)
 
     def end(self) -> int:
         """End it, if it has not ended. Returns the signal that did it, 0 if none."""
