@@ -129,7 +129,7 @@ def test_who_is_late_for_long_does_not_keep_the_engine_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps: list[EngineStats] = []
-    tamper(monkeypatch, backend, lambda rows: burn(0.3))
+    tamper(monkeypatch, backend, lambda rows: burn(0.1))
     submit = submission(0, encode(STORY), 5, constraint=NUMBER)
     start = time.perf_counter()
     result = run(engine, [submit], after_step=steps.append)[0]
