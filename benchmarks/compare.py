@@ -12,7 +12,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.dialects import GenerateStream
+from benchmarks.dialects import Completions
 from benchmarks.load import Server
 from benchmarks.machine import machine_figures
 from benchmarks.own_server import own_server
@@ -31,9 +31,10 @@ def main() -> int:
     checkpoint = Checkpoint(options.model, options.gguf)
     with ExitStack() as running:
         model = ["--model-id", str(options.model)] if options.model else []
-        flags = shlex.join([*model, *shlex.split(options.server_args)])
+        named = ["--served-model-name", OURS]
+        flags = shlex.join([*model, *named, *shlex.split(options.server_args)])
         own = running.enter_context(own_server(None, flags))
-        servers = {OURS: Server(own, GenerateStream())}
+        servers = {OURS: Server(own, Completions(OURS))}
         for name in options.peers:
             environment = {
                 variable: value for peer, variable, value in options.env if name.startswith(peer)
