@@ -104,21 +104,11 @@ class ChatTemplate:
             )
         if taken := sorted(RESERVED & prompt.variables.keys()):
             raise ValidationError(f"`chat_template_kwargs` must not have `{taken[0]}`")
-        marks = self._control_tokens.marks(prompt)
-        request = RenderRequest(
-            template=template,
-            messages=marks.replace(prompt.messages),
-            tools=marks.replace(prompt.tools),
-            documents=marks.replace(prompt.documents),
-            add_generation_prompt=prompt.add_generation_prompt,
-            continue_final_message=prompt.continue_final_message,
-            variables={**self.files.special_tokens, **marks.replace(prompt.variables)},
+        # In a thread from here, for a chat may be long. A client that leaves does not wait; the
+        # thread gives the renderer back by itself.
+        return await anyio.to_thread.run_sync(
+            lambda: self._pieces(prompt, template), abandon_on_cancel=True, limiter=self._limiter
         )
-        # A client that leaves does not wait; the thread gives the renderer back by itself.
-        text = await anyio.to_thread.run_sync(
-            lambda: self._render(request), abandon_on_cancel=True, limiter=self._limiter
-        )
-        return marks.pieces(text)
 
     def mentions(self, word: str) -> bool:
         """Whether the text of a template has a word in it."""
@@ -129,6 +119,19 @@ class ChatTemplate:
         with suppress(Empty):
             while True:
                 self._renderers.get_nowait().close()
+
+    def _pieces(self, prompt: ChatPrompt, template: str) -> list[Piece]:
+        marks = self._control_tokens.marks(prompt)
+        request = RenderRequest(
+            template=template,
+            messages=marks.replace(prompt.messages),
+            tools=marks.replace(prompt.tools),
+            documents=marks.replace(prompt.documents),
+            add_generation_prompt=prompt.add_generation_prompt,
+            continue_final_message=prompt.continue_final_message,
+            variables={**self.files.special_tokens, **marks.replace(prompt.variables)},
+        )
+        return marks.pieces(self._render(request))
 
     def _render(self, request: RenderRequest) -> str:
         try:

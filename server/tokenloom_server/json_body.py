@@ -1,18 +1,13 @@
-"""Request bodies: JSON as the standard has it, and TGI's words for what is wrong with it."""
+"""TGI's words for what is wrong with a request's body."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Coroutine
 from email.message import Message
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 
 NOT_JSON = "Expected request with `Content-Type: application/json`"
 MALFORMED = "Failed to parse the request body as JSON: "
@@ -29,38 +24,6 @@ class BodyError(HTTPException):
 
     def __init__(self, status_code: int, reason: str) -> None:
         super().__init__(status_code, reason[:MAX_REASON_CHARACTERS])
-
-
-class StrictJsonRequest(Request):
-    """A request whose JSON is parsed strictly: no NaN, no doubled key, UTF-8 only."""
-
-    async def json(self) -> dict[str, Any]:
-        """The parsed body, an object. Raises BodyError."""
-        body = await self.body()
-        try:
-            value = json.loads(
-                body.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_constant
-            )
-        except RecursionError:
-            raise BodyError(400, MALFORMED + "nested too deeply") from None
-        except ValueError as error:
-            raise BodyError(400, MALFORMED + _reason(error)) from None
-        if not isinstance(value, dict):
-            raise BodyError(422, WRONG_SHAPE + "expected an object")
-        return value
-
-
-class StrictJsonRoute(APIRoute):
-    """A route that reads its body by StrictJsonRequest."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wrap the request before FastAPI reads it."""
-        handle = super().get_route_handler()
-
-        async def handle_strictly(request: Request) -> Response:
-            return await handle(StrictJsonRequest(request.scope, request.receive))
-
-        return handle_strictly
 
 
 def body_error(request: Request, error: RequestValidationError) -> BodyError:
@@ -97,23 +60,3 @@ def _what(detail: dict[str, Any]) -> str:
     if detail["type"] == "extra_forbidden":
         return f"unknown field `{detail['loc'][-1]}`"
     return str(detail["msg"])
-
-
-def _reason(error: ValueError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {error.lineno} column {error.colno}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 at byte {error.start}"
-    return str(error)
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        raise BodyError(422, f"{WRONG_SHAPE}duplicate field `{counts.most_common(1)[0][0]}`")
-    return fields
-
-
-def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is not JSON")

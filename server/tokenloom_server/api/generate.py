@@ -14,8 +14,8 @@ from tokenloom_server.api.generate_response import GenerateResponseBody
 from tokenloom_server.api.generation import Presentation, StreamedResponse, WholeResponse
 from tokenloom_server.api.headers import compute_type
 from tokenloom_server.api.stream_events import StreamEventBody
+from tokenloom_server.body_route import StrictJsonRoute
 from tokenloom_server.errors import ErrorBody
-from tokenloom_server.json_body import StrictJsonRoute
 from tokenloom_server.settings import Settings
 
 ERRORS: dict[int | str, dict[str, Any]] = {

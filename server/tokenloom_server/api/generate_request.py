@@ -11,6 +11,7 @@ from tokenloom_router.errors import ValidationError
 from tokenloom_router.parameters import validate_text
 from tokenloom_router.request import GenerateRequest
 from tokenloom_server.api.grammar import Grammar
+from tokenloom_server.api.items import MAX_ITEMS, Items
 
 Float = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**32)]
@@ -83,7 +84,7 @@ class GenerateParameters(BaseModel):
     return_full_text: bool | None = Field(
         default=None, description="Put the prompt in front of the text. On `/` the default is true"
     )
-    stop: list[str] = Field(
+    stop: Items[str] = Field(
         default=[],
         description="The text ends with the first of these to appear, which is kept; at most "
         "--max-stop-sequences",
@@ -133,8 +134,9 @@ class GenerateParameters(BaseModel):
         description="Whether log-probabilities are the model's own, or of the distribution that "
         "tokens were drawn from, after penalties, grammar and temperature (not in TGI)",
     )
-    logits_processors: list[LogitsProcessorBody] = Field(
+    logits_processors: Items[LogitsProcessorBody] = Field(
         default=[],
+        max_length=MAX_ITEMS,
         description="Custom logits processors, in order; `/info` names those that are installed "
         "(not in TGI)",
     )

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_router.errors import ValidationError
+from tokenloom_server.api.items import Items
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 
@@ -84,7 +85,7 @@ class ChoiceGrammar(BaseModel):
     model_config = STRICT
 
     type: Literal["choice"]
-    value: list[str] = Field(min_length=1)
+    value: Items[str] = Field(min_length=1)
 
     def to_spec(self) -> ConstraintSpec:
         """As the router takes it."""

@@ -11,7 +11,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tokenloom_server.api.examples import INVOCATION_EXAMPLES
 from tokenloom_server.api.generate import ERRORS
-from tokenloom_server.json_body import NO_VARIANT, NOT_JSON, BodyError, StrictJsonRequest, is_json
+from tokenloom_server.body_reader import BodyReader
+from tokenloom_server.json_body import NO_VARIANT, NOT_JSON, BodyError, is_json
+from tokenloom_server.strict_json import parse_object
 
 ROUTES = {"inputs": "/", "messages": "/v1/chat/completions", "prompt": "/v1/completions"}
 """By the field that tells their bodies apart, the first one that is there."""
@@ -58,17 +60,18 @@ class OtherRoute(Response):
 def invocation_routes() -> APIRouter:
     """POST /invocations."""
     routes = APIRouter(tags=["Generate"], responses=ERRORS)
+    reader = BodyReader(parse_object)
 
     @routes.post("/invocations", response_class=OtherRoute, status_code=200, openapi_extra=BODY)
     async def invocations(request: Request) -> Response:
         """Do as the route whose body this is: `/`, /v1/chat/completions or /v1/completions."""
         if not is_json(request):
             raise BodyError(415, NOT_JSON)
-        strict = StrictJsonRequest(request.scope, request.receive)
-        body = await strict.json()
+        body = await request.body()
+        fields = await reader.read(body)
         for field, path in ROUTES.items():
-            if field in body:
-                return OtherRoute(path, await strict.body())
+            if field in fields:
+                return OtherRoute(path, body)
         raise BodyError(422, NO_VARIANT)
 
     return routes

@@ -14,8 +14,8 @@ from tokenloom_router.router import Router
 from tokenloom_server.api.examples import CHAT_TOKENIZE_EXAMPLES, TOKENIZE_EXAMPLES
 from tokenloom_server.api.openai.chat_request import ChatBody
 from tokenloom_server.api.openai.routes import OpenAIResponses
+from tokenloom_server.body_route import StrictJsonRoute
 from tokenloom_server.errors import ErrorBody
-from tokenloom_server.json_body import StrictJsonRoute
 from tokenloom_server.settings import Settings
 
 

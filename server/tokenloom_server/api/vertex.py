@@ -18,10 +18,11 @@ from tokenloom_server.api.examples import VERTEX_EXAMPLES
 from tokenloom_server.api.generate import ERRORS
 from tokenloom_server.api.generate_request import GenerateBody
 from tokenloom_server.api.headers import compute_type, summed_headers
+from tokenloom_server.api.items import Items
 from tokenloom_server.api.openai.chat_request import ChatBody
 from tokenloom_server.api.openai.routes import OpenAIResponses
+from tokenloom_server.body_route import StrictJsonRoute
 from tokenloom_server.disconnect import cancelled_on_disconnect
-from tokenloom_server.json_body import StrictJsonRoute
 from tokenloom_server.settings import Settings
 
 
@@ -40,7 +41,7 @@ class VertexBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    instances: list[Instance] = Field(
+    instances: Items[Instance] = Field(
         description="Bodies of /generate or of /v1/chat/completions; as many as the server takes "
         "requests at once"
     )

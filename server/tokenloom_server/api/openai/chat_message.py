@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_router.errors import ValidationError
+from tokenloom_server.api.items import Items
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -44,7 +45,7 @@ class ChatMessage(BaseModel):
         default=None, description='A text, or a list of parts `{"type": "text", "text": …}`'
     )
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
     tool_call_id: str | None = None
 
     def to_template(self, place: str, *, knows_developer: bool) -> dict[str, Any]:

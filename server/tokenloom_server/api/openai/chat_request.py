@@ -12,6 +12,7 @@ from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.sampling_defaults import SamplingDefaults
+from tokenloom_server.api.items import Items
 from tokenloom_server.api.openai.chat_message import ChatMessage
 from tokenloom_server.api.openai.errors import Words
 from tokenloom_server.api.openai.sampling import (
@@ -35,7 +36,7 @@ NAMES = {
 class ChatBody(SamplingFields):
     """A chat, and how to answer."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Items[ChatMessage] = Field(min_length=1)
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -68,7 +69,7 @@ class ChatBody(SamplingFields):
     reasoning_effort: str | None = Field(
         default=None, description="Handed to the chat template; has no effect if that has no use"
     )
-    modalities: list[Literal["text"]] | None = Field(default=None, description="Text alone")
+    modalities: Items[Literal["text"]] | None = Field(default=None, description="Text alone")
     service_tier: Literal["auto", "default"] | None = Field(
         default=None, description="There is one"
     )
@@ -98,7 +99,7 @@ class ChatBody(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = Field(
         default=None, description="Variables for the chat template (vLLM)"
     )
-    documents: list[dict[str, Any]] | None = Field(
+    documents: Items[dict[str, Any]] | None = Field(
         default=None, description="For chat templates that know documents (vLLM)"
     )
 
@@ -106,6 +107,11 @@ class ChatBody(SamplingFields):
     def num_choices(self) -> int:
         """How many answers are wanted."""
         return self.n or 1
+
+    @property
+    def num_items(self) -> int:
+        """How many messages there are."""
+        return len(self.messages)
 
     def calls(self) -> ToolChoice:
         """Which tools may be called. Raises ValidationError."""

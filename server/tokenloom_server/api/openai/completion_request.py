@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -79,7 +80,7 @@ class CompletionBody(SamplingFields):
         named = self.constraint()
         return Words(NAMES, named[0] if named else "response_format")
 
-    @property
+    @cached_property
     def prompts(self) -> list[Prompt]:
         """The prompts. Raise ValidationError, naming what is wrong with them."""
         prompt = self.prompt
@@ -87,16 +88,16 @@ class CompletionBody(SamplingFields):
             return [prompt]
         if not prompt:
             raise ValidationError("`prompt` must not be empty")
-        if all(_is_id(id) for id in prompt):
+        kinds = set(map(type, prompt))
+        if kinds == {int}:
             return [tuple(prompt)]
-        if all(isinstance(text, str) for text in prompt):
+        if kinds == {str}:
             return list(prompt)
-        if all(isinstance(ids, list) for ids in prompt):
+        if kinds == {list}:
             for index, ids in enumerate(prompt):
                 _check_ids(f"`prompt` {index}", ids)
             return [tuple(ids) for ids in prompt]
-        _check_ids("`prompt`", prompt)
-        raise AssertionError("one of its elements is no token id")
+        raise _no_id("`prompt`", prompt)
 
     def to_requests(self, defaults: SamplingDefaults) -> list[GenerateRequest]:
         """One for each prompt. Raises ValidationError."""
@@ -138,14 +139,15 @@ class CompletionBody(SamplingFields):
             raise ValidationError("`echo` and `token_healing` exclude each other")
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _check_ids(name: str, ids: list[object]) -> None:
     if not ids:
         raise ValidationError(f"{name} must not be empty")
-    for id in ids:
-        if not _is_id(id):
-            text = repr(id)[:100]
-            raise ValidationError(f"{name} must have token ids (integers) or texts. Given: {text}")
+    if set(map(type, ids)) != {int}:
+        raise _no_id(name, ids)
+
+
+def _no_id(name: str, ids: list[object]) -> ValidationError:
+    wrong = next(id for id in ids if type(id) is not int)
+    return ValidationError(
+        f"{name} must have token ids (integers) or texts. Given: {repr(wrong)[:100]}"
+    )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from tokenloom_server.api.items import Items
 from tokenloom_server.api.openai.chat_message import ChatMessage, FunctionCall, ToolCall
 
 LENIENT = ConfigDict(strict=True, extra="ignore")
@@ -70,7 +71,7 @@ class InputReasoning(BaseModel):
     type: Literal["reasoning"]
     id: str | None = None
     summary: list[Any] = []
-    content: list[dict[str, Any]] | None = None
+    content: Items[dict[str, Any]] | None = None
     encrypted_content: str | None = None
     status: Status = None
 
@@ -102,7 +103,7 @@ InputItem = Annotated[
     ),
 ]
 Input = Annotated[
-    Annotated[str, Tag("Text")] | Annotated[list[InputItem], Tag("Items")],
+    Annotated[str, Tag("Text")] | Annotated[Items[InputItem], Tag("Items")],
     Discriminator(_input_tag),
 ]
 

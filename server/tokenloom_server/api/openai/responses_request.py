@@ -15,6 +15,7 @@ from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.grammar import STRICT
+from tokenloom_server.api.items import Items
 from tokenloom_server.api.openai.chat_message import ChatMessage
 from tokenloom_server.api.openai.errors import Words
 from tokenloom_server.api.openai.responses_fields import (
@@ -92,13 +93,13 @@ class ResponsesBody(BaseModel):
     stream: bool | None = None
     stream_options: Absent = None
     text: TextBody | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[Items[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningBody | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
-        Field(default=None, description="Reasoning is returned as text, never encrypted")
-    )
+    include: (
+        Items[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None
+    ) = Field(default=None, description="Reasoning is returned as text, never encrypted")
     truncation: Literal["disabled"] | None = Field(
         default=None, description="An input that is too long is refused"
     )
@@ -126,6 +127,11 @@ class ResponsesBody(BaseModel):
         calls = self.calls()
         is_text = isinstance(self.format.format, TextFormat)
         return Words(NAMES, (is_text and calls.field) or "text.format", calls)
+
+    @property
+    def num_items(self) -> int:
+        """How many messages, calls and outputs of calls there are."""
+        return 1 if isinstance(self.input, str) else len(self.input)
 
     @property
     def wants_logprobs(self) -> bool:

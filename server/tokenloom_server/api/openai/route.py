@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from tokenloom_router.errors import RequestError
 from tokenloom_server.api.openai.errors import Fault, Words
-from tokenloom_server.json_body import BodyError, StrictJsonRoute
+from tokenloom_server.body_route import StrictJsonRoute
+from tokenloom_server.json_body import BodyError
 from tokenloom_server.middleware.payload_limit import PayloadTooLarge
 
 

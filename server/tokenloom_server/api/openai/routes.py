@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+import anyio
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
@@ -33,6 +34,8 @@ from tokenloom_server.api.openai.route import OpenAIRoute
 from tokenloom_server.reasoning import ReasoningTags
 from tokenloom_server.settings import Settings
 
+MANY_ITEMS = 500
+"""Of a chat: so many messages take longer than streams shall wait for them."""
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": OpenAIErrorBody, "description": "The request breaks a rule"},
     404: {"model": OpenAIErrorBody, "description": "The request names another model"},
@@ -57,8 +60,8 @@ class OpenAIResponses:
         """Generate the texts that follow prompts. Raises ValidationError."""
         router = self._router
         envelope = Envelope("cmpl", self.model.check(body.model), body.request_id)
+        self._check_number(len(body.prompts), body.num_sequences)
         requests = body.to_requests(router.sampling_defaults)
-        self._check_number(len(requests), body.num_sequences)
         order = Order(
             router=router,
             requests=requests,
@@ -114,7 +117,11 @@ class OpenAIResponses:
     async def _planned(self, body: ChatBody | ResponsesBody) -> tuple[AnswerPlan, GenerateRequest]:
         """A chat's request with what tools and reasoning make of it. Raises ValidationError."""
         form, router = self._form, self._router
-        request = body.to_request(router.chat_template, router.sampling_defaults)
+        convert = partial(body.to_request, router.chat_template, router.sampling_defaults)
+        if body.num_items > MANY_ITEMS:
+            request = await anyio.to_thread.run_sync(convert)
+        else:
+            request = convert()
         choice = body.calls()
         assert request.chat is not None
         chat = form.prompt(request.chat, choice)

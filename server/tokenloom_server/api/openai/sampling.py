@@ -13,6 +13,7 @@ from tokenloom_router.request import GenerateRequest
 from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.generate_request import LogitsProcessorBody
 from tokenloom_server.api.grammar import STRICT
+from tokenloom_server.api.items import MAX_ITEMS, Items
 from tokenloom_server.api.openai.structured_outputs import StructureFields
 
 T = TypeVar("T")
@@ -44,7 +45,9 @@ def _request_id(value: str) -> str:
     return value
 
 
-Strings = Annotated[list[str], BeforeValidator(_as_strings, json_schema_input_type=str | list[str])]
+Strings = Annotated[
+    Items[str], BeforeValidator(_as_strings, json_schema_input_type=str | list[str])
+]
 
 
 class StreamOptions(BaseModel):
@@ -122,7 +125,7 @@ class SamplingFields(StructureFields):
     ignore_eos: bool | None = Field(
         default=None, description="Go on after the end-of-sequence token (vLLM)"
     )
-    stop_token_ids: list[int] | None = Field(
+    stop_token_ids: Items[int] | None = Field(
         default=None, description="These tokens end the text, too (vLLM)"
     )
     include_stop_str_in_output: bool | None = Field(
@@ -152,8 +155,10 @@ class SamplingFields(StructureFields):
         description="Whether log-probabilities are the model's own, or of the distribution that "
         "tokens were drawn from",
     )
-    logits_processors: list[LogitsProcessorBody] | None = Field(
-        default=None, description="Custom logits processors, in order; `/info` names them"
+    logits_processors: Items[LogitsProcessorBody] | None = Field(
+        default=None,
+        max_length=MAX_ITEMS,
+        description="Custom logits processors, in order; `/info` names them",
     )
 
     @property

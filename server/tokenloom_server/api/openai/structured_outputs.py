@@ -19,6 +19,7 @@ from tokenloom_server.api.grammar import (
     StructuralTagGrammar,
     TextGrammar,
 )
+from tokenloom_server.api.items import Items
 
 Schema = str | dict[str, Any]
 HAVE_WHITE_SPACE = JSON_KINDS | {"structural_tag"}
@@ -74,8 +75,8 @@ class StructuralTagFormat(JsonForm):
     """Free text with constrained parts in it, in either of vLLM's forms."""
 
     type: Literal["structural_tag"]
-    structures: list[dict[str, Any]] | None = None
-    triggers: list[str] | None = None
+    structures: Items[dict[str, Any]] | None = None
+    triggers: Items[str] | None = None
     format: dict[str, Any] | None = None
 
     def to_spec(self) -> ConstraintSpec | None:
@@ -108,7 +109,7 @@ class StructuredOutputs(BaseModel):
     json_schema: Schema | None = Field(default=None, alias="json", description="A JSON Schema")
     json_object: bool | None = Field(default=None, description="Any JSON object")
     regex: str | None = None
-    choice: list[str] | None = Field(default=None, min_length=1)
+    choice: Items[str] | None = Field(default=None, min_length=1)
     grammar: str | None = Field(default=None, description="In Lark or GBNF")
     structural_tag: Schema | None = None
     whitespace_pattern: str | None = Field(
@@ -183,7 +184,7 @@ class StructureFields(BaseModel):
     )
     guided_json: Schema | None = Field(default=None, description="Older form: a JSON Schema")
     guided_regex: str | None = Field(default=None, description="Older form")
-    guided_choice: list[str] | None = Field(default=None, description="Older form", min_length=1)
+    guided_choice: Items[str] | None = Field(default=None, description="Older form", min_length=1)
     guided_grammar: str | None = Field(default=None, description="Older form: Lark or GBNF")
     guided_json_object: bool | None = Field(default=None, description="Older form")
     guided_whitespace_pattern: str | None = Field(

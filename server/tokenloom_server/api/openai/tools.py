@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_router.errors import ValidationError
+from tokenloom_server.api.items import Items
 from tokenloom_server.tools.tool import Tool, ToolChoice
 
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -57,7 +58,7 @@ class NamedToolChoice(BaseModel):
     function: ChosenFunction
 
 
-Tools = Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[Items[ToolBody], Field(max_length=MAX_TOOLS)]
 Choice = NamedToolChoice | str
 """`auto`, `none`, `required`, or a tool: as an object, or, as in TGI, by its name alone."""
 
