@@ -7,7 +7,8 @@ import torch
 
 from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
 from tokenloom_engine.batch import Batch
-from tokenloom_engine.kernels.library import LANES, STORAGE, Attention, Cache, Kernels, Store
+from tokenloom_engine.kernels.library import LANES, STORAGE, Kernels
+from tokenloom_engine.kernels.structs import Attention, Cache, Store
 
 BLOCK_SIZES = (16, 32, 64, 128, 256, 512)
 

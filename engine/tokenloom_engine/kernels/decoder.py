@@ -14,18 +14,11 @@ import torch
 
 from tokenloom_engine.attention.base import LayerSpec
 from tokenloom_engine.attention.cpu import CpuAttention
-from tokenloom_engine.kernels.library import (
-    LANES,
-    STORAGE,
-    Attention,
-    Decoder,
-    DecoderLayer,
-    Forward,
-    Kernels,
-)
+from tokenloom_engine.kernels.library import LANES, STORAGE, Kernels
 from tokenloom_engine.kernels.linear import pack_linear
 from tokenloom_engine.kernels.norm import is_plain_norm
 from tokenloom_engine.kernels.packing import PackedWeight, is_suited
+from tokenloom_engine.kernels.structs import Attention, Decoder, DecoderLayer, Forward
 
 FAMILY = frozenset(
     {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}

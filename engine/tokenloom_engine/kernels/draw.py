@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokenloom_engine.kernels.library import Draw, Kernels
+from tokenloom_engine.kernels.library import Kernels
+from tokenloom_engine.kernels.structs import Draw
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tokenloom_engine.kernels.library import LANES, STORAGE, Kernels, RmsNorm
+from tokenloom_engine.kernels.library import LANES, STORAGE, Kernels
+from tokenloom_engine.kernels.structs import RmsNorm
 
 PLAIN = frozenset({"LlamaRMSNorm", "MistralRMSNorm", "Phi3RMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"})
 """transformers' classes that compute x / rms(x), rounded, times the weight."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tokenloom_engine.kernels.library import LANES, STORAGE, Gemm, Int8Gemm, Kernels, Linear
+from tokenloom_engine.kernels.library import LANES, STORAGE, Kernels
+from tokenloom_engine.kernels.structs import Gemm, Int8Gemm, Linear
 
 PANEL = 32
 """Outputs that lie side by side; see csrc/gemm.cpp."""

@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from tokenloom_engine.kernels.library import STORAGE, Kernels, RmsNorm, Rotary, SiluMultiply
+from tokenloom_engine.kernels.library import STORAGE, Kernels
 from tokenloom_engine.kernels.norm import replace_norms
+from tokenloom_engine.kernels.structs import RmsNorm, Rotary, SiluMultiply
 
 ROWS = (1, 3, 40)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

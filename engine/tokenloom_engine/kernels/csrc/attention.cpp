@@ -1,10 +1,8 @@
 // Paged attention of packed rows: decode rows of one token and chunks of prompts alike.
-//
-// It goes through the keys in chunks that begin at multiples of CHUNK from the sequence's start, so
-// a token's sums do not depend on how its prompt was cut, nor on who else is in the batch.
 #include "attention.h"
 
 #include "cache.h"
+#include "key_chunks.h"
 #include "parallel.h"
 #include "softmax.h"
 #include "tiles.h"
@@ -12,7 +10,6 @@
 namespace tokenloom {
 namespace {
 
-constexpr int QUERY_ROWS = 24;  // a tile: some tokens times the query heads that share a KV head
 constexpr int SCORE_ROWS = TOKENLOOM_AVX512 ? 8 : 2;  // as many as registers hold sums for
 constexpr int VALUE_ROWS = TOKENLOOM_AVX512 ? 6 : 1;
 constexpr int VALUE_GROUPS = 4;  // of LANES dimensions
@@ -23,29 +20,20 @@ inline __attribute__((always_inline)) void fetch(const void *line) {
   __builtin_prefetch(line, 0, 2);
 }
 
-// Keys of a chunk that lie in one block, and what memory is wanted after them.
-struct Span {
-  const uint32_t *keys, *values, *next_keys, *next_values;
-  int64_t first, count;  // by their place in the chunk
-};
-
-struct Chunk {
-  int64_t first, last;  // by their place in the sequence
-  int64_t start;        // of the chunk itself
-  int count;
-  Span spans[CHUNK / LANES];
-};
-
 template <class T>
 class Attend {
   using S = Storage<T>;
   const Attention &args;
   const Blocks<T> blocks;
+  const KeyChunks<T> chunks;
   const int32_t group;  // query heads that share a KV head
 
  public:
   explicit Attend(const Attention &args)
-      : args(args), blocks(args.cache), group(args.num_heads / args.cache.num_heads) {}
+      : args(args),
+        blocks(args.cache),
+        chunks(args, blocks),
+        group(args.num_heads / args.cache.num_heads) {}
 
   // `next`: the tile that this thread most likely computes after it.
   void compute(const Tile &tile, const Tile &next) const {
@@ -58,9 +46,10 @@ class Attend {
     const int64_t begin = first_key(tile);
     take_queries(tile, start, scratch);
     for (int64_t at = begin / CHUNK * CHUNK; at < end; at += CHUNK) {
-      const uint32_t *then = at + CHUNK < end ? keys_of(tile, at + CHUNK)
-                                              : keys_of(next, first_key(next));
-      const Chunk chunk = chunk_of(tile, at, std::max(begin, at), std::min(end, at + CHUNK), then);
+      const uint32_t *then = at + CHUNK < end ? chunks.keys_of(tile, at + CHUNK)
+                                              : chunks.keys_of(next, first_key(next));
+      const Chunk chunk =
+          chunks.chunk_of(tile, at, std::max(begin, at), std::min(end, at + CHUNK), then);
       score(chunk, scratch);
       weigh(chunk, position, scratch, softmax);
       add_values(chunk, scratch, softmax);
@@ -96,33 +85,6 @@ class Attend {
   // The oldest key that the tile's first token sees.
   int64_t first_key(const Tile &tile) const {
     return args.window > 0 ? std::max<int64_t>(0, first_position(tile) + 1 - args.window) : 0;
-  }
-
-  const uint32_t *keys_of(const Tile &tile, int64_t key) const {
-    const int64_t block = args.tables[tile.row * args.table_stride + key / blocks.size];
-    return blocks.keys(block, tile.head) + key % blocks.size;
-  }
-
-  Chunk chunk_of(const Tile &tile, int64_t start, int64_t first, int64_t last,
-                 const uint32_t *then) const {
-    Chunk chunk{first, last, start, 0, {}};
-    const int64_t size = blocks.size;
-    for (int64_t key = first / LANES * LANES; key < last;) {
-      const int64_t block = args.tables[tile.row * args.table_stride + key / size];
-      const int64_t end = std::min(last, (key / size + 1) * size), place = key % size;
-      Span &span = chunk.spans[chunk.count++];
-      span = {blocks.keys(block, tile.head) + place,
-              blocks.values(block, tile.head) + place / S::PER_WORD * blocks.value_dim,
-              nullptr, nullptr, key - start, end - key};
-      key = end;
-    }
-    for (int i = 0; i + 1 < chunk.count; i++) {
-      chunk.spans[i].next_keys = chunk.spans[i + 1].keys;
-      chunk.spans[i].next_values = chunk.spans[i + 1].values;
-    }
-    chunk.spans[chunk.count - 1].next_keys = chunk.spans[0].values;
-    chunk.spans[chunk.count - 1].next_values = then;
-    return chunk;
   }
 
   void take_queries(const Tile &tile, int32_t start, Scratch &scratch) const {
@@ -257,23 +219,6 @@ class Attend {
 };
 
 }  // namespace
-
-std::vector<Tile> attention_tiles(const Attention &args) {
-  std::vector<Tile> tiles;
-  const int32_t most = std::max(1, QUERY_ROWS / (args.num_heads / args.cache.num_heads));
-  for (int32_t row = 0; row < args.rows; row++) {
-    const int32_t tokens = args.starts[row + 1] - args.starts[row];
-    const int64_t before = args.lengths[row] - tokens;
-    for (int32_t first = 0; first < tokens; first += most) {
-      const int32_t count = std::min(most, tokens - first);
-      for (int32_t head = 0; head < args.cache.num_heads; head++)
-        tiles.push_back({row, head, first, count, count * (before + first + count)});
-    }
-  }
-  std::stable_sort(tiles.begin(), tiles.end(),
-                   [](const Tile &a, const Tile &b) { return a.cost > b.cost; });
-  return tiles;
-}
 
 void attend(const Attention &args, const std::vector<Tile> &tiles) {
   with_storage(args.cache.storage, [&](auto t) {

@@ -3,7 +3,7 @@
 // strides are in elements. `storage` is 0 float, 1 bfloat16, 2 float16; `threads` is the most
 // that a function uses.
 //
-// kernels/library.py mirrors each struct and function.
+// kernels/structs.py mirrors each struct, kernels/library.py each function.
 #pragma once
 
 #include <cstdint>
