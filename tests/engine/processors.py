@@ -7,8 +7,27 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from transformers import NoRepeatNGramLogitsProcessor
 
-from tokenloom_engine.logits_processors import GROUP, Args, LogitsProcessor, PoolingFactory
+from tokenloom_engine.logits_processors import (
+    GROUP,
+    Args,
+    LogitsProcessor,
+    PoolingFactory,
+    ProcessorContext,
+    from_transformers,
+)
+from tokenloom_engine.messages import LogitsProcessorSpec
+
+V = 64
+CONTEXT = ProcessorContext(vocab_size=V, eos_token_ids=(2,), tokenizer_file="", device="cpu")
+SKIP = LogitsProcessorSpec("skip")
+NO_REPEAT = from_transformers(NoRepeatNGramLogitsProcessor)
+INSTALLED = {
+    "fault": "tests.engine.processors:Faults",
+    "no_repeat": "tests.engine.processors:NO_REPEAT",
+    "skip": "tests.engine.processors:Skips",
+}
 
 
 class Skip:
