@@ -5,32 +5,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from tokenloom_engine.attention import (
     create_attention,
     default_block_size,
-    resolve_attention,
-    settle_attention,
 )
-from tokenloom_engine.attention.base import AttentionBackend, LayerSpec
+from tokenloom_engine.attention.base import AttentionBackend
 from tokenloom_engine.attention.varlen import VarlenAttention
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.checkpoint import Checkpoint, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.errors import LoadError, UnfaithfulError
+from tokenloom_engine.errors import LoadError
 from tokenloom_engine.graphs import DEFAULT_SIZES, DecodeGraphs
-from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.memory import memory_for_kv_cache
 from tokenloom_engine.messages import ModelInfo
 from tokenloom_engine.model import Model, pick_device, pick_dtype
-from tokenloom_engine.probe import probe_layers, probe_logits, reference_logits
+from tokenloom_engine.served_model import ServedModel
 from tokenloom_engine.shards import Shards, check_divisible, count_shards
-from tokenloom_engine.tokenizer_file import keep_tokenizer, read_tokenizer
-from tokenloom_engine.vocabulary import Vocabulary
+from tokenloom_engine.tokenizer_file import keep_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -70,13 +64,17 @@ class ModelRunner:
             shards = Shards.lead(config, checkpoint.path, num_shards, device, on_lost_shard)
         self._shards = shards
         self._device, self._dtype = device, dtype
-        layers, attention = self._load_with_kernels(config, checkpoint.path)
+        served = ServedModel.load(config, checkpoint.path, dtype, device, num_shards)
+        self.model = served.model
+        self.kernels = served.kernels
+        """Those of the CPU, where they compute the model."""
+        self.tokenizer_json, self.vocabulary = served.tokenizer_json, served.vocabulary
         if self.model.is_batch_invariant:
             # The kernels share out the work. What is left to torch is short, and its threads would
             # wait for each other longer than they compute where others use the cores too.
             torch.set_num_threads(1)
-        self._make_cache(config, layers, attention, num_shards)
-        self.info = self._describe(config, checkpoint, attention, num_shards)
+        self._make_cache(config, served, num_shards)
+        self.info = self._describe(config, checkpoint, served, num_shards)
         num_tokens = self.info.max_batch_total_tokens
         logger.info(
             "KV cache: %d tokens in %d blocks, %.2f GB; loaded in %.1f s",
@@ -86,13 +84,11 @@ class ModelRunner:
             time.perf_counter() - started,
         )
 
-    def _make_cache(
-        self, config: EngineConfig, layers: list[LayerSpec], attention: str, num_shards: int
-    ) -> None:
+    def _make_cache(self, config: EngineConfig, served: ServedModel, num_shards: int) -> None:
         """Make the attention back end with its blocks, for as many tokens as there is room for."""
         model = self.model
-        self.block_size = config.block_size or default_block_size(attention)
-        self._bytes_per_token = sum(layer.bytes_per_token(self._dtype) for layer in layers)
+        self.block_size = config.block_size or default_block_size(served.attention)
+        self._bytes_per_token = sum(layer.bytes_per_token(self._dtype) for layer in served.layers)
         self._max_positions = (
             getattr(model.config, "max_position_embeddings", None) or DEFAULT_MAX_POSITIONS
         )
@@ -107,8 +103,8 @@ class ModelRunner:
         if self._shards is not None:
             self.num_blocks = self._shards.least(self.num_blocks)
         self.backend = create_attention(
-            attention,
-            layers,
+            served.attention,
+            served.layers,
             self.num_blocks,
             self.block_size,
             self._dtype,
@@ -120,7 +116,7 @@ class ModelRunner:
         self.graphs = _record_graphs(config, model, self.backend, longest)
 
     def _describe(
-        self, config: EngineConfig, checkpoint: Checkpoint, attention: str, num_shards: int
+        self, config: EngineConfig, checkpoint: Checkpoint, served: ServedModel, num_shards: int
     ) -> ModelInfo:
         """What the front is told."""
         model = self.model
@@ -132,84 +128,18 @@ class ModelRunner:
             model_type=model.config.model_type,
             dtype=str(self._dtype).removeprefix("torch."),
             device=str(self._device),
-            attention=attention,
-            vocab_size=self._vocab_size,
-            eos_token_ids=sorted(self._eos_token_ids),
+            attention=served.attention,
+            vocab_size=served.vocab_size,
+            eos_token_ids=sorted(served.eos_token_ids),
             max_position_embeddings=self._max_positions,
             max_batch_total_tokens=self.num_blocks * self.block_size,
             max_batch_prefill_tokens=config.max_batch_prefill_tokens
             or DEFAULT_PREFILL_TOKENS[self._device.type],
             max_batch_size=config.max_batch_size,
-            num_parameters=self._num_parameters,
+            num_parameters=served.num_parameters,
             num_shards=num_shards,
             kv_bytes_per_token=self._bytes_per_token,
         )
-
-    def _load_with_kernels(self, config: EngineConfig, path: Path) -> tuple[list[LayerSpec], str]:
-        """Load, on a CPU with its kernels; without, where with them logits are not the model's."""
-        self.kernels = _load_kernels(config, self._device)
-        """Those of the CPU, where they compute the model."""
-        try:
-            return self._load(config, path, self.kernels)
-        except UnfaithfulError as error:
-            if self.kernels is None or config.quantize is not None:
-                raise
-            # Each shard sees this, for the logits are the same in all of them.
-            logger.warning("Without the CPU kernels (slower), for with them %s", error)
-            self.kernels = None
-            return self._load(config, path, None)
-
-    def _load(
-        self,
-        config: EngineConfig,
-        path: Path,
-        kernels: Kernels | None,
-    ) -> tuple[list[LayerSpec], str]:
-        """Load model and tokenizer, and see that they are served faithfully.
-
-        Returns the attention layers and the name of their back end. Raises UnfaithfulError.
-        """
-        dtype, device = self._dtype, self._device
-        attention = resolve_attention(config.attention, config.block_size, dtype, device, kernels)
-        self.model = Model.load(
-            path,
-            dtype,
-            device,
-            trust_remote_code=config.trust_remote_code,
-            num_shards=1 if self._shards is None else self._shards.count,
-        )
-        self.tokenizer_json, self._eos_token_ids = read_tokenizer(
-            self.model, path, trust_remote_code=config.trust_remote_code
-        )
-        self.vocabulary = Vocabulary(Tokenizer.from_str(self.tokenizer_json), self._eos_token_ids)
-        layers = probe_layers(self.model)
-        attention = settle_attention(config.attention, attention, layers)
-        references = reference_logits(self.model)
-        self._vocab_size = references[0].shape[-1]
-        self._num_parameters = sum(p.numel() for p in self.model.network.parameters())
-        how = self.model.optimize(layers, attention, kernels, config.quantize)
-        logger.info("%s; attention by %s", how, attention)
-
-        def probe(attention: str) -> None:
-            probe_logits(
-                self.model,
-                layers,
-                attention,
-                self.vocabulary,
-                references,
-                kernels,
-                is_quantized=config.quantize is not None,
-            )
-
-        try:
-            probe(attention)
-        except (RuntimeError, UnfaithfulError) as error:
-            if attention != "varlen" or config.attention == "varlen":
-                raise
-            logger.warning("Attention by sdpa, which is slower, for with varlen: %s", error)
-            attention = "sdpa"
-            probe(attention)
-        return layers, attention
 
     def get_logits(self, batch: Batch) -> torch.Tensor:
         """One forward. Returns [num_logits, vocab_size], row after row."""
@@ -234,15 +164,6 @@ class ModelRunner:
         self.backend.prepare(batch)
         logits = self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
         return logits[: batch.num_logits]
-
-
-def _load_kernels(config: EngineConfig, device: torch.device) -> Kernels | None:
-    kernels = None
-    if device.type == "cpu" and not config.disable_custom_kernels:
-        kernels = Kernels.load(torch.get_num_threads())
-    if config.quantize is not None and kernels is None:
-        raise LoadError(f"`quantize` {config.quantize} needs the CPU kernels, and there are none")
-    return kernels
 
 
 def _record_graphs(
