@@ -9,6 +9,8 @@ import torch
 
 from tokenloom_engine.batch import to_device
 from tokenloom_engine.choice import Alternative
+from tokenloom_engine.kernels.library import Kernels
+from tokenloom_engine.kernels.log_sum_exp import log_sum_exp
 from tokenloom_engine.place import Place
 
 
@@ -19,30 +21,46 @@ def read_processed(scores: torch.Tensor, places: list[Place]) -> None:
         read_logprobs(scores[rows], [places[i] for i in rows])
 
 
-def read_logprobs(logits: torch.Tensor, places: list[Place]) -> None:
+def read_logprobs(
+    logits: torch.Tensor, places: list[Place], kernels: Kernels | None = None
+) -> None:
     """Fill in log-probabilities that are asked for and missing: row i is that of places[i]."""
     wanted = [i for i, place in enumerate(places) if place.is_wanted]
     if not wanted:
         return
-    scores = logits if len(wanted) == len(places) else logits[wanted]
-    total = scores.logsumexp(dim=1)
-    ids = to_device(np.asarray([[places[i].choice.id] for i in wanted]), logits.device)
-    num_top = max(places[i].sequence.submit.logprobs.top_n_tokens for i in wanted)
-    best = scores.topk(num_top, dim=1)
-    found = torch.cat([scores.gather(1, ids), best.values], dim=1) - total.unsqueeze(1)
+    choices = [places[i].choice for i in wanted]
+    rows = to_device(np.asarray(wanted), logits.device)
+    ids = to_device(np.asarray([choice.id for choice in choices]), logits.device)
+    totals = _log_sum_exp(logits, wanted, kernels)
+    found = logits[rows, ids] - totals
+    counts = [places[i].sequence.submit.logprobs.top_n_tokens for i in wanted]
+    asking = [at for at, count in enumerate(counts) if count > 0]
+    if not asking:
+        for choice, logprob in zip(choices, found.tolist(), strict=True):
+            choice.logprob = logprob
+        return
+    where = to_device(np.asarray(asking), logits.device)
+    best = logits[rows[where]].topk(max(counts), dim=1)
+    top = best.values - totals[where].unsqueeze(1)
     # In one tensor, which a GPU sends in one piece. In float64 ids are exact.
-    lines = torch.cat([found.double(), best.indices.double()], dim=1).tolist()
-    chosen = [line[0] for line in lines]
-    top_logprobs = [line[1 : 1 + num_top] for line in lines]
-    top_ids = [[int(id) for id in line[1 + num_top :]] for line in lines]
-    for at, i in enumerate(wanted):
-        choice = places[i].choice
-        choice.logprob = chosen[at]
-        n = places[i].sequence.submit.logprobs.top_n_tokens
-        if n:
-            pairs = zip(top_ids[at][:n], top_logprobs[at][:n], strict=True)
-            choice.top = [
-                Alternative(id, logprob, places[i].is_masked(id))
-                for id, logprob in pairs
-                if logprob > -math.inf
-            ]
+    pieces = (found, top.flatten(), best.indices.flatten())
+    numbers: list[float] = torch.cat([piece.double() for piece in pieces]).tolist()
+    for choice, logprob in zip(choices, numbers, strict=False):
+        choice.logprob = logprob
+    for line, at in enumerate(asking):
+        first = len(wanted) + line * max(counts)
+        logprobs = numbers[first : first + counts[at]]
+        first += top.numel()
+        place = places[wanted[at]]
+        place.choice.top = [
+            Alternative(int(id), logprob, place.is_masked(int(id)))
+            for id, logprob in zip(numbers[first : first + counts[at]], logprobs, strict=True)
+            if logprob > -math.inf
+        ]
+
+
+def _log_sum_exp(logits: torch.Tensor, rows: list[int], kernels: Kernels | None) -> torch.Tensor:
+    """[len(rows)]: that of each of these rows."""
+    if kernels is not None:
+        return log_sum_exp(kernels, logits, rows)
+    return (logits if len(rows) == len(logits) else logits[rows]).logsumexp(dim=1)

@@ -70,7 +70,7 @@ class Sampler:
         self._draw_all(raw, places)
         for row, drawn, answer in zip(rows, drawing, answers, strict=True):
             take_drawn(row, drawn, answer)
-        read_logprobs(raw, places)
+        read_logprobs(raw, places, self._kernels)
         return answers
 
     def _draw_all(self, raw: torch.Tensor, places: list[Place]) -> None:

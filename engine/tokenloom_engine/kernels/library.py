@@ -18,6 +18,7 @@ from tokenloom_engine.kernels.structs import (
     Forward,
     Gemm,
     Int8Gemm,
+    LogSumExp,
     RmsNorm,
     Rotary,
     SiluMultiply,
@@ -86,3 +87,7 @@ class Kernels:
     def draw(self, args: Draw) -> None:
         """A token from each row of logits."""
         self._library.tokenloom_draw(ctypes.byref(args))
+
+    def log_sum_exp(self, args: LogSumExp) -> None:
+        """What log-probabilities are less than logits."""
+        self._library.tokenloom_log_sum_exp(ctypes.byref(args))

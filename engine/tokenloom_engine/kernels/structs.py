@@ -209,3 +209,13 @@ class Draw(ctypes.Structure):
         ("rows", c_int32),
         ("threads", c_int32),
     ]
+
+
+class LogSumExp(ctypes.Structure):
+    _fields_ = [
+        ("logits", c_void_p),
+        ("results", c_void_p),
+        ("num_tokens", c_int64),
+        ("rows", c_int32),
+        ("threads", c_int32),
+    ]

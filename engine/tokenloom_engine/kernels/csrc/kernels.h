@@ -180,6 +180,15 @@ struct Draw {
 };
 void tokenloom_draw(const Draw *);
 
+// The logarithm of the sum of each row's exponentials.
+struct LogSumExp {
+  const float *const *logits;  // [rows] of [num_tokens]
+  float *results;              // [rows]
+  int64_t num_tokens;
+  int32_t rows, threads;
+};
+void tokenloom_log_sum_exp(const LogSumExp *);
+
 // What the CPU that it was built for has: for the log.
 const char *tokenloom_instructions();
 }
