@@ -15,7 +15,7 @@ CLIENTS := $(VENV)-clients/.installed $(VENV)-clients-older-hub/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test check format bench clean
+.PHONY: help setup serve test check style mypy pyright format bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -26,12 +26,18 @@ serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
 	@exec $(BIN)/tokenloom serve --port $(PORT) $(ARGS)
 
 test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: $(DEV) ## Format check, lint, and both type checkers
+check: style mypy pyright ## Format check, lint, and both type checkers
+
+style: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+mypy: $(DEV)
 	$(BIN)/mypy
+
+pyright: $(DEV)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(DEV) ## Format the code and mend what the linter can
