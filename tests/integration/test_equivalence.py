@@ -16,6 +16,8 @@ from tests.integration.prompts import mixed_prompts
 from tests.integration.serving import Json, client, generate, serve, token_ids
 
 NEW_TOKENS = 32
+CERTAIN = 0.002
+"""By how much a logit must exceed the next one; other orders of sums move it by 0.0001."""
 PROMPTS = mixed_prompts(32, longest=110)
 SCHEMA = {
     "type": "object",
@@ -49,13 +51,38 @@ CASES: dict[str, tuple[str, float]] = {
 def references(model_path: Path) -> list[list[int]]:
     """What transformers generates for each prompt, alone, in float32."""
     model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(model_path)
-    outputs = []
-    for prompt in PROMPTS:
-        inputs = tokenizer(prompt, return_tensors="pt")
-        ids = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
-        outputs.append(ids[0, inputs["input_ids"].shape[1] :].tolist())
-    return outputs
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_path, padding_side="left")
+    return [
+        guess if _is_certain(model, prompt, guess) else _generated(model, prompt)[0]
+        for prompt, guess in _guesses(model, tokenizer)
+    ]
+
+
+def _guesses(model: Any, tokenizer: Any) -> list[tuple[torch.Tensor, list[int]]]:  # noqa: ANN401
+    """Each prompt's ids, and what follows it in a batch: that takes a fifth of the time."""
+    batch = tokenizer(PROMPTS, return_tensors="pt", padding=True)
+    prompts = [
+        ids[mask.bool()].unsqueeze(0)
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+    return list(zip(prompts, _generated(model, **batch), strict=True))
+
+
+def _generated(model: Any, input_ids: torch.Tensor, **inputs: Any) -> list[list[int]]:  # noqa: ANN401
+    """What transformers generates, each up to its end."""
+    outputs = model.generate(input_ids, **inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
+    end = model.generation_config.eos_token_id
+    texts = [ids[input_ids.shape[1] :].tolist() for ids in outputs]
+    return [ids[: ids.index(end) + 1] if end in ids else ids for ids in texts]
+
+
+def _is_certain(model: Any, prompt: torch.Tensor, guess: list[int]) -> bool:  # noqa: ANN401
+    """Whether the prompt alone makes each token the most probable, beyond what sums round."""
+    ids = torch.cat([prompt, torch.tensor([guess])], dim=1)
+    with torch.inference_mode():
+        logits = model(ids[:, :-1]).logits[0, prompt.shape[1] - 1 :]
+    best, second = logits.topk(2).values.unbind(-1)
+    return logits.argmax(-1).tolist() == guess and bool((best - second > CERTAIN).all())
 
 
 @pytest.mark.parametrize("case", CASES)
