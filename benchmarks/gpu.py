@@ -55,8 +55,9 @@ def main() -> int:
     if "masks" in options.parts:
         is_right &= _compare_masks(device, report)
     if "decode" in options.parts:
-        for graphs in (None, ()):
-            config = EngineConfig(model_id=model_id, cuda_graphs=graphs, **common)
+        ways: list[dict[str, Any]] = [{}, {"cuda_graphs": ()}, _other_order(options.device)]
+        for settings in ways:
+            config = EngineConfig(model_id=model_id, **common, **settings)
             _measure_decode(config, options, report)
     if "throughput" in options.parts:
         _measure_throughput(model_id, common, options, report)
@@ -70,6 +71,7 @@ def _compare_texts(model_id: str, common: dict[str, Any], report: Report) -> boo
     for dtype in ("float32", "bfloat16"):
         expected = _generate(path, dtype, common["device"])
         ways: dict[str, dict[str, Any]] = {"as it comes": {}, "sdpa": {"attention": "sdpa"}}
+        ways["in the other order"] = _other_order(common["device"])
         if dtype == "bfloat16":
             ways["without graphs"] = {"cuda_graphs": ()}
         for way, settings in ways.items():
@@ -142,6 +144,7 @@ def _measure_decode(config: EngineConfig, options: argparse.Namespace, report: R
                     "measured": "decode",
                     "attention": info.attention,
                     "graphs": [] if graphs is None else graphs.sizes,
+                    "launches_early": steps.engine.launches_early,
                     "rows": rows,
                     "context": context,
                     "step_ms": _ms(median),
@@ -199,6 +202,11 @@ def _measure_throughput(
                 "times_ours": round(taken / tokens * count * new_tokens / seconds["tokenloom"], 2),
             }
         )
+
+
+def _other_order(device: str) -> dict[str, Any]:
+    """Words before the next launch on a GPU, and after it on a CPU."""
+    return {"launch_early": device == "cpu"}
 
 
 def _generate(path: str, dtype: str, device: str) -> list[list[int]]:

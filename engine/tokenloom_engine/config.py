@@ -29,6 +29,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """auto or the name of a module in `attention/`."""
     cuda_graphs: tuple[int, ...] | None = None
     """Numbers of rows for which decode forwards are recorded; 0 or () is none, None the usual."""
+    launch_early: bool | None = None
+    """Whether the next forward begins before the last tokens are put into words; None is where the
+    device computes beside the host."""
     disable_custom_kernels: bool = False
     """Compute with torch alone."""
     num_threads: int | None = None

@@ -8,37 +8,37 @@ from collections.abc import Callable
 
 import msgspec
 
-from tokenloom_engine.batch import Batch, Row
+from tokenloom_engine.batch import Row
 from tokenloom_engine.block_manager import BlockManager
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.drafts import DEFAULT_MOST, Drafter
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.forward_clock import ForwardClock
+from tokenloom_engine.forwards import Flight, Forwards
 from tokenloom_engine.logits_processors import LogitsProcessors, ProcessorContext, ProcessorError
 from tokenloom_engine.memory import limit_cuda_memory
-from tokenloom_engine.messages import (
-    EngineStats,
-    ModelInfo,
-    SequenceOutput,
-    StepOutputs,
-    Submit,
-)
+from tokenloom_engine.messages import ModelInfo, SequenceOutput, StepOutputs, Submit
 from tokenloom_engine.model_runner import ModelRunner
 from tokenloom_engine.pending_constraints import PendingConstraints
-from tokenloom_engine.place import Draws, RowChoices
-from tokenloom_engine.prospect import prospects
+from tokenloom_engine.place import RowChoices
 from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.step_masks import StepMasks
+from tokenloom_engine.tally import Tally
 from tokenloom_engine.watermark import Watermark
 
 logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs all sequences together. Synchronous; one caller."""
+    """Runs all sequences together. Synchronous; one caller.
+
+    A step launches a forward, draws from its logits, lets each sequence take its tokens, and puts
+    them into words. Where the device computes beside the host, the next forward is launched before
+    the words: then one is in flight between the steps.
+    """
 
     def __init__(
         self, config: EngineConfig, on_lost_shard: Callable[[], None] = lambda: None
@@ -48,27 +48,21 @@ class Engine:
         `on_lost_shard` is called in another thread when one of several shards has ended. A step
         that runs then may never end, and no later one works.
         """
-        self._config = config
         limit_cuda_memory(config.cuda_memory_fraction)
         self._runner = ModelRunner(config, on_lost_shard=on_lost_shard)
+        model = self._runner.model
         self._processors = _load_processors(self._runner)
         self.model: ModelInfo = msgspec.structs.replace(
             self._runner.info, logits_processors=self._processors.names
         )
         self.vocabulary = self._runner.vocabulary
         self._constraints = _load_constraints(self._runner, config)
-        self._sampler = Sampler(
-            self.vocabulary.size,
-            Watermark(config.watermark_gamma, config.watermark_delta),
-            self._runner.kernels,
-            self._runner.model.device,
-        )
         blocks = BlockManager(
             self._runner.num_blocks, self._runner.block_size, prefix_caching=config.prefix_caching
         )
         limits = SchedulerLimits(
             max_batch_prefill_tokens=self.model.max_batch_prefill_tokens,
-            any_chunk=self._runner.model.is_batch_invariant,
+            any_chunk=model.is_batch_invariant,
             max_batch_size=config.max_batch_size,
             waiting_served_ratio=config.waiting_served_ratio,
             max_waiting_tokens=config.max_waiting_tokens,
@@ -76,18 +70,28 @@ class Engine:
         self._scheduler = Scheduler(blocks, limits)
         self._most_drafts = config.speculate
         if self._most_drafts is None:
-            self._most_drafts = DEFAULT_MOST if self._runner.model.is_batch_invariant else 0
-        self._clock = ForwardClock(self._runner.model.device)
-        self._sequences: dict[int, Sequence] = {}
-        self._masks = StepMasks(self._constraints, self._clock)
+            self._most_drafts = DEFAULT_MOST if model.is_batch_invariant else 0
         self._pending = PendingConstraints(self._constraints, config.constraints.timeout_seconds)
+        clock = ForwardClock(model.device)
+        self._masks = StepMasks(self._constraints, clock)
+        watermark = Watermark(config.watermark_gamma, config.watermark_delta)
+        sampler = Sampler(self.vocabulary.size, watermark, self._runner.kernels, model.device)
+        self._forwards = Forwards(self._runner, clock, self._masks, sampler)
+        self._flight: Flight | None = None
+        early = config.launch_early
+        self.launches_early = model.device.type == "cuda" if early is None else early
+        """Whether the next forward begins before the last tokens are put into words."""
+        self._tally = Tally(self._scheduler, self._constraints)
+        self._sequences: dict[int, Sequence] = {}
+        self._unheard: list[Sequence] = []
+        """Those that took something in this step, and are to say it."""
         self._outputs: list[SequenceOutput] = []
-        self._stats = EngineStats()
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would run a forward or has something to say."""
-        return bool(self._scheduler.running or self._scheduler.waiting or self._outputs)
+        """Whether `step` would run a forward, or end one, or has something to say."""
+        has_sequences = bool(self._scheduler.running or self._scheduler.waiting)
+        return has_sequences or self._flight is not None or bool(self._outputs)
 
     @property
     def is_compiling(self) -> bool:
@@ -96,7 +100,7 @@ class Engine:
 
     def submit(self, submit: Submit) -> None:
         """Take a sequence. What is wrong with it comes as its output's error."""
-        sequence = Sequence(submit, self.vocabulary)
+        sequence = Sequence(submit, self.vocabulary, says_at_once=not self.launches_early)
         self._sequences[submit.id] = sequence
         most = len(submit.prompt_ids) + submit.stopping.max_new_tokens
         if most > self.model.max_batch_total_tokens:
@@ -105,7 +109,7 @@ class Engine:
             self._take_processors(sequence)
             if self._most_drafts and not sequence.processors:
                 sequence.drafter = Drafter(sequence.ids, self._most_drafts)
-        if sequence.is_finished:
+        if sequence.is_over:
             self._deliver(sequence)
         elif submit.constraint is None:
             self._scheduler.add(sequence)
@@ -121,20 +125,21 @@ class Engine:
     def step(self) -> StepOutputs:
         """One forward for all that can run, and what came of it."""
         start = time.perf_counter()
-        self._admit_compiled()
-        self._add_forced_tokens()
-        rows = self._scheduler.schedule()
-        if rows:
-            try:
-                self._advance(rows, self._run(rows))
-            except Exception as error:
-                logger.exception("a step failed; its sequences end")
-                self._stats.failed = True
-                self._fail(rows, f"{type(error).__name__}: {error}")
-        else:
+        if self._flight is None:
+            self._launch()
+        flight, self._flight = self._flight, None
+        if flight is None:
             # All of them are late, or nobody is there.
             self._masks.wait_for_any(self._scheduler.running)
-        return self._take_outputs(rows, time.perf_counter() - start)
+        else:
+            start = min(start, flight.started_at)
+            self._land(flight)
+            if self.launches_early:
+                self._launch()
+        self._say()
+        outputs, self._outputs = self._outputs, []
+        stats = self._tally.take(len(self._pending), time.perf_counter() - start)
+        return StepOutputs(outputs, stats)
 
     def close(self) -> None:
         """Let helper threads end, and other shards."""
@@ -149,9 +154,17 @@ class Engine:
         except ProcessorError as error:
             sequence.fail(str(error))
 
+    def _launch(self) -> None:
+        """Begin a forward over all that can run."""
+        self._admit_compiled()
+        self._add_forced_tokens()
+        rows = self._scheduler.schedule()
+        if rows:
+            self._flight = self._forwards.launch(rows)
+
     def _admit_compiled(self) -> None:
         for sequence in self._pending.take_settled():
-            if sequence.is_finished:
+            if sequence.is_over:
                 self._deliver(sequence)
             else:
                 self._scheduler.add(sequence)
@@ -160,104 +173,91 @@ class Engine:
         """Let the running constraints say what must follow, as soon as their masks are ready."""
         for sequence in self._masks.ready_for_forced_tokens(self._scheduler.running):
             sequence.add_forced_tokens()
-            if sequence.is_finished:
-                self._deliver(sequence)
+            self._note(sequence)
 
-    def _run(self, rows: list[Row]) -> list[RowChoices]:
-        """The forward, with bitmasks filled meanwhile, and the sampling."""
-        drawing = [i for i, row in enumerate(rows) if row.draws]
-        self._masks.start(rows[i].sequence for i in drawing if not rows[i].drafts)
-        self._masks.look_ahead(rows[i] for i in drawing if rows[i].drafts)
-        model = self._runner.model
-        batch = Batch.pack(
-            rows, self._runner.block_size, model.device, twin=not model.is_batch_invariant
-        )
-        self._clock.start()
-        logits = self._runner.get_logits(batch)
-        self._clock.stop()
-        waiting = [rows[i].sequence for i in drawing]
-        self._masks.wait_beside_forward(waiting, are_all=len(waiting) == len(rows))
-        draws: Draws = {
-            i: prospects(rows[i].sequence, rows[i].drafts)
-            for i in drawing
-            if not rows[i].sequence.is_late
-        }
-        choices = self._sampler.sample(logits, rows, draws)
-        self._stats.forward_seconds = self._clock.seconds
-        return choices
+    def _land(self, flight: Flight) -> None:
+        """Give the sequences of a forward what came of it."""
+        self._tally.add_forward(flight)
+        try:
+            drawn = self._forwards.draw(flight)
+            seconds = self._forwards.seconds
+            self._tally.add_seconds(seconds)
+            self._scheduler.draft_budget.observe(flight.num_tokens, seconds)
+            self._take(drawn)
+        except Exception as error:
+            logger.exception("a step failed; its sequences end")
+            self._tally.add_failure()
+            for row in flight.rows:
+                if not row.sequence.has_left:
+                    row.sequence.fail(f"{type(error).__name__}: {error}")
+                    self._note(row.sequence)
 
-    def _advance(self, rows: list[Row], choices: list[RowChoices]) -> None:
-        known = [len(row.sequence.ids) for row in rows]
-        for row, choice in zip(rows, choices, strict=True):
-            _take(row.sequence, choice)
-        # While blocks are shared, the outputs are sent, and the next step is made up.
-        self._masks.start(row.sequence for row in rows if not row.sequence.is_finished)
-        for row, num_known in zip(rows, known, strict=True):
+    def _take(self, drawn: list[tuple[Row, RowChoices]]) -> None:
+        known = [len(row.sequence.ids) for row, _ in drawn]
+        for row, choices in drawn:
+            _give(row.sequence, choices)
+        # While blocks are shared, and the next step is made up or the outputs are sent.
+        self._masks.start(row.sequence for row, _ in drawn if not row.sequence.is_over)
+        for (row, _), num_known in zip(drawn, known, strict=True):
             sequence = row.sequence
             # Who is late computes its last token again, for another chance to draw.
             num_right = max(0, len(sequence.ids) - num_known - 1)
             self._scheduler.commit(sequence, row.known_end - sequence.is_late + num_right)
-            self._stats.drafted_tokens += len(row.drafts)
-            self._stats.accepted_tokens += num_right
-            self._deliver(sequence)
+            self._tally.add_drafts(len(row.drafts), num_right)
+            self._note(sequence)
 
-    def _fail(self, rows: list[Row], message: str) -> None:
-        for row in rows:
-            if row.sequence.submit.id in self._sequences:
-                row.sequence.fail(message)
-                self._deliver(row.sequence)
+    def _note(self, sequence: Sequence) -> None:
+        """It took something, and is heard when the step's forwards are under way.
+
+        If it is over, its blocks are free. Who has them next writes later than whatever is in
+        flight, for a device does one forward after another.
+        """
+        self._unheard.append(sequence)
+        if sequence.is_over:
+            self._scheduler.remove(sequence)
+
+    def _say(self) -> None:
+        """Have the sequences put into words what they took."""
+        unheard, self._unheard = dict.fromkeys(self._unheard), []
+        for sequence in unheard:
+            if sequence.has_left:
+                continue  # an interrupt kept it from saying so in its own step
+            try:
+                self._deliver(sequence)
+            except Exception as error:
+                logger.exception("a text failed; its sequence ends")
+                sequence.fail(f"{type(error).__name__}: {error}")
+                self._deliver(sequence)
 
     def _deliver(self, sequence: Sequence) -> None:
+        sequence.say()
         output = sequence.take_output()
         if output is not None:
-            self._stats.forced_tokens += sum(token.forced for token in output.tokens)
+            self._tally.add_output(output)
             self._outputs.append(output)
         if sequence.is_finished:
             self._remove(sequence)
 
     def _remove(self, sequence: Sequence) -> None:
         del self._sequences[sequence.submit.id]
+        sequence.has_left = True
         self._scheduler.remove(sequence)
         self._processors.give_back(sequence.processors)
         self._pending.drop(sequence)
         self._masks.give_back(sequence)
 
-    def _take_outputs(self, rows: list[Row], seconds: float) -> StepOutputs:
-        scheduler, stats = self._scheduler, self._stats
-        stats.running = len(scheduler.running)
-        stats.waiting = len(scheduler.waiting) + len(self._pending)
-        blocks = scheduler.blocks
-        stats.used_tokens = (blocks.num_blocks - blocks.num_free) * blocks.block_size
-        stats.total_tokens = blocks.num_blocks * blocks.block_size
-        stats.batch_tokens = sum(row.count for row in rows)
-        stats.prefill_sequences = sum(row.is_prefill for row in rows)
-        stats.decode_sequences = len(rows) - stats.prefill_sequences
-        stats.prefix_hit_tokens, scheduler.num_prefix_hit_tokens = (
-            scheduler.num_prefix_hit_tokens,
-            0,
-        )
-        stats.preemptions, scheduler.num_preemptions = scheduler.num_preemptions, 0
-        stats.merges, scheduler.num_merges = scheduler.num_merges, 0
-        stats.compile_seconds = self._constraints.take_compile_seconds()
-        stats.mask_seconds = self._constraints.take_mask_seconds()
-        stats.step_seconds = seconds
-        if rows and not stats.failed:
-            scheduler.draft_budget.observe(stats.batch_tokens, stats.forward_seconds)
-        outputs, self._outputs, self._stats = self._outputs, [], EngineStats()
-        return StepOutputs(outputs, stats)
 
-
-def _take(sequence: Sequence, choice: RowChoices) -> None:
+def _give(sequence: Sequence, choices: RowChoices) -> None:
     """Let a sequence have what was computed for it."""
-    for scored in choice.scored:
-        if not sequence.is_finished:
+    for scored in choices.scored:
+        if not sequence.is_over:
             sequence.score(scored)
-    drawn = [*choice.accepted, choice.drawn] if choice.drawn is not None else []
+    drawn = [*choices.accepted, choices.drawn] if choices.drawn is not None else []
     for index, token in enumerate(drawn):
-        if not sequence.is_finished:
+        if not sequence.is_over:
             sequence.accept(token, is_extra=index > 0)
-    if choice.error is not None and not sequence.is_finished:
-        sequence.fail(choice.error)
+    if choices.error is not None and not sequence.is_over:
+        sequence.fail(choices.error)
 
 
 def _load_processors(runner: ModelRunner) -> LogitsProcessors:

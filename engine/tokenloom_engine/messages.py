@@ -205,6 +205,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     failed: bool = False
     """The step broke off with an error, and its sequences ended."""
     step_seconds: float = 0.0
+    """From the launch of the step's forward to the outputs."""
     forward_seconds: float = 0.0
     mask_seconds: float = 0.0
     compile_seconds: list[float] = msgspec.field(default_factory=list)

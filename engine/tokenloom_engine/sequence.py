@@ -28,9 +28,19 @@ class Sequence:
     forced. A step computes some of `ids[num_computed:]`; when it reaches the end, the next
     token is drawn. Whoever lost its blocks starts again at `num_computed = 0`: prefill, decode,
     forced tokens and recomputation are one thing.
+
+    It takes tokens first, and puts them into words when `say` is called: a GPU computes meanwhile.
+    Whether it ends is known of the tokens, but for a stop string.
     """
 
-    def __init__(self, submit: Submit, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, submit: Submit, vocabulary: Vocabulary, *, says_at_once: bool = True
+    ) -> None:
+        """`says_at_once`: it says what it takes by itself, and so knows of stop strings at once.
+
+        One with stop strings and a constraint always does: what the constraint captured is read
+        where the text stops, and not while it is asked what comes next.
+        """
         self.submit = submit
         self.ids = list(submit.prompt_ids)
         self.prompt_len = len(self.ids)
@@ -52,11 +62,18 @@ class Sequence:
         """Whether it sits out a step because its mask was not ready."""
         self.ending: FinishReason | None = None
         """Set when no more tokens are drawn, though some may still wait for their scores."""
+        self.is_finished = False
+        """Whether the last output is made."""
+        self.has_left = False
+        """Whether it said its last or its client went: nobody wants what a forward brings it."""
         self.started_at: float | None = None
         self._vocabulary = vocabulary
         self._stop_token_ids = frozenset(submit.stopping.stop_token_ids)
         self._report = Report(submit, vocabulary)
-        self._num_accepted = 0
+        stops_constraint = submit.constraint is not None and bool(submit.stopping.stop)
+        self._says_at_once = says_at_once or stops_constraint
+        self._problem: str | None = None
+        """Why it cannot go on."""
 
     @property
     def end_token_ids(self) -> frozenset[int]:
@@ -90,9 +107,11 @@ class Sequence:
         return self.constraint is None or self.constraint.is_ready
 
     @property
-    def is_finished(self) -> bool:
-        """Whether the last output is made."""
-        return self._report.is_finished
+    def is_over(self) -> bool:
+        """Whether nothing is to be computed for it any more, though some may be unsaid."""
+        if self.is_finished or self._problem is not None:
+            return True
+        return self.ending is not None and self.num_scored == len(self.ids)
 
     def constrain(self, lease: Lease) -> None:
         """Take a constraint, with the mask of its first state."""
@@ -116,38 +135,23 @@ class Sequence:
     def score(self, choice: Choice) -> None:
         """Take the log-probability of ids[num_scored], a prompt token or a forced one."""
         if self.num_scored < self.prompt_len:
-            self._report.add_prompt_token(choice)
+            self._report.note_prompt_token(choice)
         else:
-            self._say(choice, forced=True)
+            self._report.note(choice, forced=True)
         self.num_scored += 1
-        if self.is_finished:
-            return  # a stop string ended it just now
-        if self.ending is not None and self.num_scored == len(self.ids):
-            self._finish(self.ending)
+        self._say_if_at_once()
 
     def accept(self, choice: Choice, *, is_extra: bool = False) -> None:
-        """Take a drawn token: report it, advance the constraint.
+        """Take a drawn token, and advance the constraint.
 
         `is_extra`: it is not the first one of its forward.
         """
         self.ids.append(choice.id)
-        self._num_accepted += is_extra
         self.num_scored += 1
-        stopping = self.submit.stopping
-        if not self._advance_constraint([choice.id]):
-            return
-        self._say(choice, forced=choice.is_forced)
-        if self.is_finished:
-            return
-        is_eos = choice.id in self._vocabulary.eos_token_ids
-        if (is_eos and (self.constraint is not None or not stopping.ignore_eos)) or (
-            choice.id in self._stop_token_ids and self.num_generated >= stopping.min_new_tokens
-        ):
-            self._finish("eos_token")
-        elif self.constraint is not None and self.constraint.is_terminated:
-            self._finish("eos_token")  # the grammar is complete; no forward to hear EOS said
-        elif self.num_generated >= stopping.max_new_tokens:
-            self._finish("length")
+        if self._advance_constraint([choice.id]):
+            self._report.note(choice, forced=choice.is_forced, is_extra=is_extra)
+            self.ending = self._ending_after(choice.id)
+        self._say_if_at_once()
 
     def add_forced_tokens(self) -> None:
         """Append the tokens that the constraint leaves no choice about. Its mask must be ready."""
@@ -167,8 +171,9 @@ class Sequence:
         forced = forced[: end + 1]  # a grammar may name such a token; it ends the text as always
         if forced and self._advance_constraint(forced):
             self._append_forced(forced)
-        if not self.is_finished and self.ending is None and self.constraint.is_terminated:
-            self._finish("eos_token")
+        if not self.is_over and self.ending is None and self.constraint.is_terminated:
+            self.ending = "eos_token"
+        self._say_if_at_once()
 
     def guess(self, least: float) -> Guess:
         """What may follow what it knows, where it can be verified and has odds of `least`."""
@@ -209,13 +214,28 @@ class Sequence:
             self._fail_by_constraint(error)
             return []
 
+    def say(self) -> None:
+        """Put into words what it took, and end if that was all."""
+        if self.is_finished:
+            return
+        self._report.say()
+        if self._report.is_stopped:
+            self._finish("stop_sequence")
+        elif self._problem is not None:
+            self._report.fail(self._problem)
+            self.is_finished = True
+        elif self.ending is not None and self.is_over:
+            self._finish(self.ending)
+
     def fail(self, message: str) -> None:
-        """End with an error."""
-        self._report.fail(message)
+        """End with an error, after what there is to say."""
+        self._problem = message
+        self._say_if_at_once()
 
     def refuse(self, message: str) -> None:
         """End before the start: the request itself is wrong."""
         self._report.refuse(message)
+        self.is_finished = True
 
     def take_output(self) -> SequenceOutput | None:
         """What there is to say since the last call, if anything."""
@@ -223,20 +243,30 @@ class Sequence:
 
     def _append_forced(self, forced: list[int]) -> None:
         assert self.constraint is not None
+        logprobs = self.submit.logprobs
+        are_scored = self.num_scored == len(self.ids)
         self.ids.extend(forced)
         if self.constraint.is_terminated or forced[-1] in self.end_token_ids:
             self.ending = "eos_token"
         elif self.num_generated >= self.submit.stopping.max_new_tokens:
             self.ending = "length"
-        if self.submit.logprobs.tokens or self.submit.logprobs.top_n_tokens:
+        if logprobs.tokens or logprobs.top_n_tokens or not are_scored:
             return  # they are reported when the next forward has scored them
         for id in forced:
-            self.num_scored += 1
-            self._say(Choice(id), forced=True)
-            if self.is_finished:
-                return
-        if self.ending is not None:
-            self._finish(self.ending)
+            self._report.note(Choice(id), forced=True)
+        self.num_scored += len(forced)
+
+    def _ending_after(self, id: int) -> FinishReason | None:
+        """Whether a token that was drawn is the last one, and why."""
+        stopping = self.submit.stopping
+        is_eos = id in self._vocabulary.eos_token_ids
+        if (is_eos and (self.constraint is not None or not stopping.ignore_eos)) or (
+            id in self._stop_token_ids and self.num_generated >= stopping.min_new_tokens
+        ):
+            return "eos_token"
+        if self.constraint is not None and self.constraint.is_terminated:
+            return "eos_token"  # the grammar is complete; no forward to hear EOS said
+        return "length" if self.num_generated >= stopping.max_new_tokens else None
 
     def _advance_constraint(self, ids: list[int]) -> bool:
         if self.constraint is None:
@@ -251,13 +281,13 @@ class Sequence:
     def _fail_by_constraint(self, error: ConstraintFailedError) -> None:
         self.fail(f"the constraint failed: {error}")
 
-    def _say(self, choice: Choice, *, forced: bool) -> None:
-        self._report.add(choice, forced=forced)
-        if self._report.is_stopped:
-            self._finish("stop_sequence")
+    def _say_if_at_once(self) -> None:
+        if self._says_at_once:
+            self.say()
 
     def _finish(self, reason: FinishReason) -> None:
         captures: Captures = {}
         if self.constraint is not None:  # after a stop string, more may have been forced
             captures = self.constraint.captures(self.num_generated - self._report.num_tokens)
-        self._report.finish(reason, self._num_accepted, captures)
+        self._report.finish(reason, captures)
+        self.is_finished = True
