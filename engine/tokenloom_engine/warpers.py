@@ -2,12 +2,14 @@
 
 Each takes scores [rows, V] and one setting a row, and returns scores in which what falls away
 is -inf. A row whose setting is off keeps its scores. Settings are on the CPU, wherever the scores
-are: to ask whether any is set must not wait for a GPU.
+are: to ask whether any is set must not wait for a GPU, and nor must sending them there.
 """
 
 from __future__ import annotations
 
 import torch
+
+from tokenloom_engine.batch import to_device
 
 COLDEST = 1e-30
 """Whatever is colder draws the same, but would divide scores out of float32's range."""
@@ -17,7 +19,7 @@ NUCLEUS_GUESS = 1024
 
 def apply_temperature(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     """Divide by the temperature, [rows]."""
-    return scores / temperature.clamp(min=COLDEST).to(scores.device).unsqueeze(1)
+    return scores / _beside(temperature.clamp(min=COLDEST), scores).unsqueeze(1)
 
 
 def apply_min_p(scores: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
@@ -28,7 +30,7 @@ def apply_min_p(scores: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     if bool((min_p <= 0).all()):
         return scores
     # log(0) is -inf, below everything
-    least = scores.amax(dim=1, keepdim=True) + min_p.log().to(scores.device).unsqueeze(1)
+    least = scores.amax(dim=1, keepdim=True) + _beside(min_p.log(), scores).unsqueeze(1)
     return scores.masked_fill(scores < least, -torch.inf)
 
 
@@ -37,7 +39,7 @@ def apply_top_k(scores: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     most = min(int(top_k.max()), scores.shape[1])
     if most == 0:
         return scores
-    top_k = top_k.to(scores.device)
+    top_k = _beside(top_k, scores)
     best = scores.topk(most, dim=1).values
     kth = best.gather(1, (top_k.clamp(1, most) - 1).unsqueeze(1))
     return scores.masked_fill((scores < kth) & (top_k > 0).unsqueeze(1), -torch.inf)
@@ -50,7 +52,7 @@ def apply_top_p(scores: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """
     if bool((top_p >= 1).all()):
         return scores
-    top_p = top_p.to(scores.device)
+    top_p = _beside(top_p, scores)
     total = scores.logsumexp(dim=1, keepdim=True)
     best = scores.topk(min(NUCLEUS_GUESS, scores.shape[1]), dim=1).values
     mass = (best - total).exp().cumsum(dim=1)
@@ -77,7 +79,7 @@ def apply_typical_p(scores: torch.Tensor, typical_p: torch.Tensor) -> torch.Tens
     rows = typical_p < 1
     if not bool(rows.any()):
         return scores
-    rows, typical_p = rows.to(scores.device), typical_p.to(scores.device)
+    rows, typical_p = _beside(rows, scores), _beside(typical_p, scores)
     logprobs = scores[rows].log_softmax(dim=1)
     probs = logprobs.exp()
     entropy = -(probs * logprobs.clamp(min=-1e30)).sum(dim=1, keepdim=True)
@@ -89,3 +91,7 @@ def apply_typical_p(scores: torch.Tensor, typical_p: torch.Tensor) -> torch.Tens
     result = scores.clone()
     result[rows] = scores[rows].masked_fill(drop, -torch.inf)
     return result
+
+
+def _beside(settings: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return to_device(settings.numpy(), scores.device)
