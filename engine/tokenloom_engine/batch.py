@@ -81,16 +81,23 @@ class Batch:
     ) -> Batch:
         """Lay the rows end to end. Every row's blocks must be allocated."""
         ids: list[int] = []
-        positions, slots, logits = [], [], []
+        blocks: list[int] = []
+        starts, counts, first_blocks, first_logits, num_logits = [], [], [], [], []
         for row in rows:
-            offset = len(ids)
-            ids += row.sequence.ids[row.start : row.known_end]
+            start, end, first_logit = row.start, row.end, row.first_logit
+            first_blocks.append(len(blocks) - start // block_size)
+            first_logits.append(first_logit - start + len(ids))
+            num_logits.append(end - first_logit)
+            starts.append(start - len(ids))
+            counts.append(row.count)
+            ids += row.sequence.ids[start : row.known_end]
             ids += row.drafts
-            position = np.arange(row.start, row.end)
-            table = np.asarray(row.sequence.block_table, dtype=np.int64)
-            positions.append(position)
-            slots.append(table[position // block_size] * block_size + position % block_size)
-            logits.append(np.arange(row.first_logit, row.end) - row.start + offset)
+            blocks += row.sequence.block_table[start // block_size : (end - 1) // block_size + 1]
+        positions = np.arange(len(ids)) + np.repeat(starts, counts)
+        places = positions // block_size + np.repeat(first_blocks, counts)
+        slots = np.asarray(blocks)[places] * block_size + positions % block_size
+        before = np.cumsum(num_logits) - num_logits
+        logits = np.arange(sum(num_logits)) + np.repeat(first_logits - before, num_logits)
 
         def tensor(values: NDArray[np.int64]) -> torch.Tensor:
             values = values.repeat(2) if twin and len(values) == 1 else values
@@ -99,9 +106,9 @@ class Batch:
         return cls(
             rows,
             tensor(np.asarray(ids)).unsqueeze(0),
-            tensor(np.concatenate(positions)).unsqueeze(0),
-            to_device(np.concatenate(slots), device),
-            tensor(np.concatenate(logits)),
+            tensor(positions).unsqueeze(0),
+            to_device(slots, device),
+            tensor(logits),
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import torch
 
@@ -49,9 +51,10 @@ class CpuAttention:
         self.starts = torch.from_numpy(starts)
         self.lengths = torch.tensor([row.end for row in rows], dtype=torch.int32)
         counts = [-(-row.end // block_size) for row in rows]
+        blocks = [row.sequence.block_table[:count] for row, count in zip(rows, counts, strict=True)]
         tables = np.zeros((len(rows), max(counts)), dtype=np.int32)
-        for table, row, count in zip(tables, rows, counts, strict=True):
-            table[:count] = row.sequence.block_table[:count]
+        is_used = np.arange(max(counts)) < np.asarray(counts)[:, np.newaxis]
+        tables[is_used] = list(chain.from_iterable(blocks))
         self.tables = torch.from_numpy(tables)
 
     def attend(

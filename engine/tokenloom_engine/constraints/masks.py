@@ -21,6 +21,16 @@ BRIEF_SECONDS = 0.0005
 """What took less is filled by the caller the next time."""
 
 
+def _ended(error: str | None) -> Future[str | None]:
+    filled: Future[str | None] = Future()
+    filled.set_result(error)
+    return filled
+
+
+FILLED = _ended(None)
+"""That of all masks which nobody had to wait for: a new one takes longer than some masks."""
+
+
 @dataclass(slots=True)
 class CompiledConstraint:
     """A spec that compiled, and its idle constraints, warm from earlier sequences."""
@@ -65,9 +75,7 @@ class Mask(NamedTuple):
     @classmethod
     def ready(cls, allowed: NDArray[np.int32], error: str | None = None) -> Mask:
         """One that is filled already."""
-        filled: Future[str | None] = Future()
-        filled.set_result(error)
-        return cls(allowed, filled)
+        return cls(allowed, FILLED if error is None else _ended(error))
 
 
 def wait_for(masks: Seq[Mask], seconds: float) -> None:
