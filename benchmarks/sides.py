@@ -88,6 +88,7 @@ class Sides:
             "constrained": constrained,
             "free": free,
             "forced": forced,
+            "mask_percent": self._mask_percent(),
             "step_overhead_percent": self._overhead("gap_p50_ms"),
             "overhead_percent": self._overhead("wall_seconds"),
             "forced_forwards_ratio": round(forced["forwards"] / constrained["forwards"], 3),
@@ -111,15 +112,15 @@ class Sides:
             for name in names
         }
 
+    def _mask_percent(self) -> dict[str, float]:
+        """The share of a constrained step in which masks are filled: median and bounds."""
+        lines = self._lines["constrained"]
+        return _bounds([100 * line["mask_ms_per_forward"] / line["gap_p50_ms"] for line in lines])
+
     def _overhead(self, name: str) -> dict[str, float]:
         """The share of a constrained figure that the free one does not have: median and bounds."""
         pairs = zip(self._lines["constrained"], self._lines["free"], strict=True)
-        shares = [100 * (1 - free[name] / constrained[name]) for constrained, free in pairs]
-        return {
-            "median": round(statistics.median(shares), 2),
-            "least": round(min(shares), 2),
-            "most": round(max(shares), 2),
-        }
+        return _bounds([100 * (1 - free[name] / constrained[name]) for constrained, free in pairs])
 
 
 def freed(requests: Sequence[Request], constrained: Level) -> list[Request]:
@@ -130,3 +131,11 @@ def freed(requests: Sequence[Request], constrained: Level) -> list[Request]:
         for request in requests
         if request.prompt in lengths
     ]
+
+
+def _bounds(shares: list[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(shares), 2),
+        "least": round(min(shares), 2),
+        "most": round(max(shares), 2),
+    }
