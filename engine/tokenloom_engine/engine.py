@@ -177,16 +177,15 @@ class Engine:
 
     def _land(self, flight: Flight) -> None:
         """Give the sequences of a forward what came of it."""
-        self._tally.add_forward(flight)
         try:
             drawn = self._forwards.draw(flight)
             seconds = self._forwards.seconds
-            self._tally.add_seconds(seconds)
+            self._tally.add_forward(flight, seconds)
             self._scheduler.draft_budget.observe(flight.num_tokens, seconds)
             self._take(drawn)
         except Exception as error:
             logger.exception("a step failed; its sequences end")
-            self._tally.add_failure()
+            self._tally.add_failure(flight)
             for row in flight.rows:
                 if not row.sequence.has_left:
                     row.sequence.fail(f"{type(error).__name__}: {error}")

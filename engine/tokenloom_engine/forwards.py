@@ -21,15 +21,14 @@ class Flight:
     """A forward that was launched, and whose tokens are still to be drawn."""
 
     rows: list[Row]
+    drawing: list[int]
+    """The rows whose next tokens are to be drawn."""
+    num_tokens: int
+    """Computed, drafts included."""
     started_at: float
     """By `time.perf_counter()`."""
     outcome: torch.Tensor | Exception
     """Logits [num_logits, vocab_size], row after row; or why they could not be had."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that it computes, drafts included."""
-        return sum(row.count for row in self.rows)
 
 
 class Forwards:
@@ -54,10 +53,13 @@ class Forwards:
         What is raised, `draw` raises: there shows, too, what a GPU has to object.
         """
         started_at = time.perf_counter()
+        drawing = [i for i, row in enumerate(rows) if row.draws]
+        outcome: torch.Tensor | Exception
         try:
-            return Flight(rows, started_at, self._logits(rows))
+            outcome = self._logits(rows, [rows[i] for i in drawing])
         except Exception as error:
-            return Flight(rows, started_at, error)
+            outcome = error
+        return Flight(rows, drawing, sum(row.count for row in rows), started_at, outcome)
 
     def draw(self, flight: Flight) -> list[tuple[Row, RowChoices]]:
         """Choose for each row: waits for the logits and, not for long, for the bitmasks.
@@ -68,7 +70,7 @@ class Forwards:
         if isinstance(flight.outcome, Exception):
             raise flight.outcome
         rows = flight.rows
-        drawing = [i for i, row in enumerate(rows) if row.draws and not row.sequence.has_left]
+        drawing = [i for i in flight.drawing if not rows[i].sequence.has_left]
         waiting = [rows[i].sequence for i in drawing]
         self._masks.wait_beside_forward(waiting, are_all=len(waiting) == len(rows))
         draws: Draws = {
@@ -79,8 +81,7 @@ class Forwards:
         choices = self._sampler.sample(flight.outcome, rows, draws)
         return [pair for pair in zip(rows, choices, strict=True) if not pair[0].sequence.has_left]
 
-    def _logits(self, rows: list[Row]) -> torch.Tensor:
-        drawing = [row for row in rows if row.draws]
+    def _logits(self, rows: list[Row], drawing: list[Row]) -> torch.Tensor:
         self._masks.start(row.sequence for row in drawing if not row.drafts)
         self._masks.look_ahead(row for row in drawing if row.drafts)
         model = self._runner.model

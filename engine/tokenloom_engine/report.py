@@ -78,7 +78,13 @@ class Report:
         for choice, forced, is_extra in unsaid:
             if self.is_stopped:
                 break
-            self._output.tokens.append(self._generated_token(choice, forced=forced))
+            may_stop = self.num_tokens + 1 >= self._submit.stopping.min_new_tokens
+            text = self._text.push(choice.id, may_stop=may_stop)
+            special = self._vocabulary.is_special(choice.id)
+            top = self._top(choice)
+            self._output.tokens.append(
+                Token(choice.id, text, choice.logprob, special, forced, top, choice.temperature)
+            )
             self._num_forced += forced
             self._num_accepted += is_extra
 
@@ -115,13 +121,6 @@ class Report:
             for c in self._prompt_choices
         ]
         return [Token(first, self._vocabulary.text(first)), *scored]
-
-    def _generated_token(self, choice: Choice, *, forced: bool) -> Token:
-        may_stop = self.num_tokens + 1 >= self._submit.stopping.min_new_tokens
-        text = self._text.push(choice.id, may_stop=may_stop)
-        special = self._vocabulary.is_special(choice.id)
-        top = self._top(choice)
-        return Token(choice.id, text, choice.logprob, special, forced, top, choice.temperature)
 
     def _top(self, choice: Choice) -> list[TopToken] | None:
         """The most probable tokens in a token's place, if they were asked for."""

@@ -139,7 +139,8 @@ class Sequence:
         else:
             self._report.note(choice, forced=True)
         self.num_scored += 1
-        self._say_if_at_once()
+        if self._says_at_once:
+            self.say()
 
     def accept(self, choice: Choice, *, is_extra: bool = False) -> None:
         """Take a drawn token, and advance the constraint.
@@ -151,7 +152,8 @@ class Sequence:
         if self._advance_constraint([choice.id]):
             self._report.note(choice, forced=choice.is_forced, is_extra=is_extra)
             self.ending = self._ending_after(choice.id)
-        self._say_if_at_once()
+        if self._says_at_once:
+            self.say()
 
     def add_forced_tokens(self) -> None:
         """Append the tokens that the constraint leaves no choice about. Its mask must be ready."""
@@ -173,7 +175,8 @@ class Sequence:
             self._append_forced(forced)
         if not self.is_over and self.ending is None and self.constraint.is_terminated:
             self.ending = "eos_token"
-        self._say_if_at_once()
+        if self._says_at_once:
+            self.say()
 
     def guess(self, least: float) -> Guess:
         """What may follow what it knows, where it can be verified and has odds of `least`."""
@@ -230,7 +233,8 @@ class Sequence:
     def fail(self, message: str) -> None:
         """End with an error, after what there is to say."""
         self._problem = message
-        self._say_if_at_once()
+        if self._says_at_once:
+            self.say()
 
     def refuse(self, message: str) -> None:
         """End before the start: the request itself is wrong."""
@@ -280,10 +284,6 @@ class Sequence:
 
     def _fail_by_constraint(self, error: ConstraintFailedError) -> None:
         self.fail(f"the constraint failed: {error}")
-
-    def _say_if_at_once(self) -> None:
-        if self._says_at_once:
-            self.say()
 
     def _finish(self, reason: FinishReason) -> None:
         captures: Captures = {}

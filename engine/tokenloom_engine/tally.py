@@ -16,19 +16,17 @@ class Tally:
         self._constraints = constraints
         self._stats = EngineStats()
 
-    def add_forward(self, flight: Flight) -> None:
-        """The step's forward."""
+    def add_forward(self, flight: Flight, seconds: float) -> None:
+        """The step's forward, and what it took."""
         stats = self._stats
         stats.batch_tokens = flight.num_tokens
         stats.prefill_sequences = sum(row.is_prefill for row in flight.rows)
         stats.decode_sequences = len(flight.rows) - stats.prefill_sequences
+        stats.forward_seconds = seconds
 
-    def add_seconds(self, seconds: float) -> None:
-        """What the forward took."""
-        self._stats.forward_seconds = seconds
-
-    def add_failure(self) -> None:
+    def add_failure(self, flight: Flight) -> None:
         """The step broke off."""
+        self.add_forward(flight, 0.0)
         self._stats.failed = True
 
     def add_drafts(self, verified: int, right: int) -> None:
