@@ -1,18 +1,21 @@
-"""Can a hostile grammar hold up the others? A crowd with and without such requests, in turn.
+"""Can a hostile grammar hold up the others? In a crowd on a server, and step by step in an engine.
 
-Each round sends, all at once, free requests and requests constrained by many schemas. To these the
-rounds add, in turn, nothing, hostile requests (grammars that are ambiguous, explode, never end or
-take long to compile), or as many ordinary ones of the same length. What counts is the time between
-two tokens of the free requests: the last line has the ratios of their 99th percentiles with the
-hostile ones to those of the other rounds. Every whole constrained output is validated against its
-schema.
+The part `crowd` sends, in each round and all at once, free requests and requests constrained by
+many schemas. To these the rounds add, in turn, nothing, hostile requests (grammars that are
+ambiguous, explode, never end or take long to compile), or as many ordinary ones of the same length.
+What counts is the time between two tokens of the free requests: its last line has the ratios of
+their 99th percentiles with the hostile ones to those of the other rounds. Every whole constrained
+output is validated against its schema.
+
+The part `step` runs an engine in this process: a few free sequences with one kind of hostile
+grammar beside them and without it, in turn. A line for each kind has the steps, the parts of them
+that are not the forward, and what CPU time the constraint took of the steps' thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 from collections import Counter
@@ -21,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.dialects import GenerateStream
+from benchmarks.hostile_kinds import KINDS, hostile_grammar
+from benchmarks.hostile_steps import KV_TOKENS, HostileSteps
 from benchmarks.load import Server
 from benchmarks.measurement import Level, percentile_ms
 from benchmarks.own_server import own_server
@@ -28,6 +33,8 @@ from benchmarks.report import print_line
 from benchmarks.schemas import one_of, record, text, whole
 from benchmarks.validity import validity_figures
 from benchmarks.workload import WORDS, Request
+from tokenloom_engine.config import EngineConfig
+from tokenloom_server.bundled_model import bundled_model_path
 
 THINGS = WORDS.split()
 ADDED = ("nothing", "hostile", "ordinary")
@@ -79,34 +86,6 @@ def hostile_requests(count: int, max_tokens: int) -> Iterator[Request]:
         yield GrammarRequest(prompt="Say: aaaa", max_tokens=max_tokens, grammar=grammar)
 
 
-def hostile_grammar(i: int) -> dict[str, Any]:
-    """The i-th grammar that is meant to do harm."""
-    nested = '{"type":"array","items":' * 3000 + "{}" + "}" * 3000
-    choices = [
-        {"type": "array", "items": {"$ref": "#/$defs/e"}, "minItems": 1 + j % 3} for j in range(200)
-    ]
-    kinds: list[tuple[str, Any]] = [
-        ("regex", f"(a{{1,{990 + i}}}){{1,1000}}"),
-        ("regex", f"(a+)+b{{{i + 1}}}"),
-        ("regex", f"[ab]*a[ab]{{{18 + i}}}"),
-        ("regex", f".{{0,{100000 + i}}}"),
-        ("json", {"enum": [f"value {i} {j}" for j in range(20_000)]}),
-        (
-            "json",
-            {"anyOf": [record(**{f"p{i}_{j}": text(9), "q": whole(0, 9)}) for j in range(2000)]},
-        ),
-        ("json", nested),
-        ("grammar", f'start: "{"a" * i}" e\ne: e e | "a"'),
-        ("json", {"type": "object", "properties": {f"c{i}": {"$ref": "#"}}, "required": [f"c{i}"]}),
-        (
-            "json",
-            {"$defs": {"e": {"anyOf": choices}}, **record(**{f"a{i}": {"$ref": "#/$defs/e"}})},
-        ),
-    ]
-    type_, value = kinds[i % len(kinds)]
-    return {"type": type_, "value": value if isinstance(value, str) else json.dumps(value)}
-
-
 def ordinary_requests(count: int, max_tokens: int) -> Iterator[Request]:
     """As many with the same prompt and length, whose grammar does no harm."""
     for i in range(count):
@@ -153,18 +132,8 @@ def groups_of(options: argparse.Namespace, added: str) -> dict[str, list[Request
     return groups
 
 
-def main() -> int:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server; without it, one is started for the run")
-    parser.add_argument("--server-args", default="--max-concurrent-requests 512")
-    parser.add_argument("--free", type=int, default=64)
-    parser.add_argument("--constrained", type=int, default=172)
-    parser.add_argument("--hostile", type=int, default=20)
-    parser.add_argument("--schemas", type=int, default=64)
-    parser.add_argument("--max-tokens", type=int, default=48, help="of free and added requests")
-    parser.add_argument("--rounds", type=int, default=3, help="of each kind")
-    options = parser.parse_args()
+def measure_crowd(options: argparse.Namespace) -> bool:
+    """Run the part `crowd`. Returns whether all answers were right."""
     p99: dict[str, list[float]] = {added: [] for added in ADDED}
     is_right = True
     with own_server(options.url, options.server_args) as url:
@@ -182,7 +151,46 @@ def main() -> int:
         for other in ("nothing", "ordinary")
     }
     print_line({"free_gap_p99_ms": medians, **ratios})
-    return 0 if is_right else 1
+    return is_right
+
+
+def measure_steps(options: argparse.Namespace) -> bool:
+    """Run the part `step`. Always returns True: what is too much depends on the machine."""
+    config = EngineConfig(
+        model_id=options.model_id or str(bundled_model_path()), max_batch_total_tokens=KV_TOKENS
+    )
+    steps = HostileSteps(config, rows=options.rows, steps=options.steps)
+    for kind in KINDS:
+        if not options.kinds or any(word in kind.name for word in options.kinds):
+            print_line(steps.run(kind, options.rounds))
+    steps.close()
+    return True
+
+
+PARTS = {"crowd": measure_crowd, "step": measure_steps}
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=3, help="of each kind")
+    crowd = parser.add_argument_group("crowd")
+    crowd.add_argument("--url", help="a running server; without it, one is started for the run")
+    crowd.add_argument("--server-args", default="--max-concurrent-requests 512")
+    crowd.add_argument("--free", type=int, default=64)
+    crowd.add_argument("--constrained", type=int, default=172)
+    crowd.add_argument("--hostile", type=int, default=20)
+    crowd.add_argument("--schemas", type=int, default=64)
+    crowd.add_argument("--max-tokens", type=int, default=48, help="of free and added requests")
+    step = parser.add_argument_group("step")
+    step.add_argument("--model-id")
+    step.add_argument("--rows", type=int, default=8, help="free sequences")
+    step.add_argument("--steps", type=int, default=60, help="measured in each turn")
+    step.add_argument("--kinds", nargs="+", help="only those whose names have one of these words")
+    options = parser.parse_args()
+    are_right = [PARTS[part](options) for part in options.parts]
+    return 0 if all(are_right) else 1
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class HeldConstraint:
     @property
     def is_slow(self) -> bool:
         """Whether its last mask took long, so that the next one may."""
-        return self.compiled.is_slow
+        return self.compiled.is_slow or self.constraint.is_dear
 
     @property
     def is_terminated(self) -> bool:
@@ -71,7 +71,7 @@ class HeldConstraint:
             return False
         if self.compiled.spec.kind == "text" or self.compiled.sets_temperature:
             return False  # it leaves when its prefix is there; its thermometer cannot go back
-        return not self.compiled.is_slow and self.constraint.error is None
+        return not self.is_slow and self.constraint.error is None
 
     def advance(self, ids: list[int]) -> None:
         """Take tokens that were chosen."""
@@ -89,8 +89,10 @@ class HeldConstraint:
 
     def forced_tokens(self) -> list[int]:
         """Those that it leaves no choice about. Its mask must be ready."""
-        if self.mask is not None and (problem := self.mask.error) is not None:
-            raise ConstraintFailedError(problem)
+        # It may err on its mask, which then allows nothing but the end.
+        error = self.mask.error if self.mask is not None else None
+        if (error := error or self.constraint.error) is not None:
+            raise ConstraintFailedError(error)
         try:
             begun = self._allowance.begin()
             forced = self.constraint.forced_tokens()

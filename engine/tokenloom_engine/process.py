@@ -39,6 +39,10 @@ HEARTBEAT_SECONDS = 0.5
 LAST_WORDS_SECONDS = 1.0
 """How long an engine that lost a shard may still say why: all of them may have met the same."""
 
+SWITCH_SECONDS = 0.0005
+"""How long another thread, one that compiles a grammar, may run Python when a step wants to: by
+default ten times as long, several times in a step."""
+
 
 class EngineProcess:
     """The batching task."""
@@ -65,6 +69,7 @@ class EngineProcess:
             self._send(Fatal(str(error)))
             self._socket.close()
             return 1
+        sys.setswitchinterval(SWITCH_SECONDS)
         # What is loaded now stays: garbage collections, which hold up a step, leave it out.
         gc.collect()
         gc.freeze()

@@ -212,10 +212,15 @@ class Sequence:
         if self.constraint is None:
             return None
         try:
-            return self.constraint.outlooks(len(drafts))
+            outlooks = self.constraint.outlooks(len(drafts))
         except ConstraintFailedError as error:
             self._fail_by_constraint(error)
             return []
+        if self.constraint.is_terminated:  # it said so only when its mask was there
+            self.ending = "eos_token"
+            self._say_if_at_once()
+            return []
+        return outlooks
 
     def say(self) -> None:
         """Put into words what it took, and end if that was all."""

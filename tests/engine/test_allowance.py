@@ -1,52 +1,79 @@
-"""A constraint that holds the thread of all sequences is refused, or ends its own."""
+"""A constraint does not hold the thread of all sequences: it puts off what is dear, or is ended."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import run, submission
 from tokenloom_engine.constraints.allowance import EXCESS_SECONDS, STEP_SECONDS, Allowance
-from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
+from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.masks import TRIED_MASKS, CompiledConstraint
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
 TOO_DEAR = "it takes more than 5 ms for a token"
+WORD = "abcdefghij"
 
 
-def _alternatives(count: int) -> ConstraintSpec:
+def _alternatives(count: int, behind: str = "x") -> ConstraintSpec:
     """Arrays of themselves, in so many ways: each token is looked at in all of them."""
     element = {"$ref": "#/$defs/e"}
     branches = [{"type": "array", "items": element, "minItems": 1 + i % 3} for i in range(count)]
     schema = {
         "$defs": {"e": {"anyOf": branches}},
         "type": "object",
-        "properties": {"a": element},
-        "required": ["a"],
+        "properties": {"s": {"type": "string", "pattern": f"^{behind}$"}, "a": element},
+        "required": ["s", "a"],
+        "additionalProperties": False,
     }
     return ConstraintSpec("json_schema", json.dumps(schema))
 
 
 @pytest.fixture(scope="module")
-def factory(tokenizer_file: Path) -> ConstraintFactory:
-    return ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [2])
+def factory(tokenizer_file: Path) -> Iterator[ConstraintFactory]:
+    factory = ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [2])
+    yield factory
+    factory.close()
 
 
+@pytest.fixture
+def _dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accepting takes long, in a library that cannot do it aside."""
+    accept = LlguidanceConstraint.accept_tokens
+
+    def accept_dearly(constraint: LlguidanceConstraint, ids: Sequence[int]) -> bool:
+        _compute(4 * STEP_SECONDS)
+        return accept(constraint, ids)
+
+    monkeypatch.setattr(LlguidanceConstraint, "accept_tokens", accept_dearly)
+
+
+@pytest.mark.usefixtures("_dear")
 def test_it_shows_in_a_rehearsal(factory: ConstraintFactory) -> None:
-    dear = _alternatives(200)
+    dear = ConstraintSpec("regex", "[ab]{9}c")
     with pytest.raises(InvalidConstraintError) as raised:
         factory.validate(dear)
     assert str(raised.value) == TOO_DEAR
+    schema = ConstraintSpec("json_schema", '{"type": "string"}')
     start = time.thread_time()
-    assert factory.find_fault(dear, TOO_DEAR) is None
+    assert factory.find_fault(schema, TOO_DEAR) is None
     assert time.thread_time() - start < 0.1, "parts are not tried: the whole is to blame"
-    assert factory.validate(_alternatives(5)) == []
 
 
+def test_what_can_be_put_off_is_not_refused(factory: ConstraintFactory) -> None:
+    assert factory.validate(_alternatives(200)) == []
+
+
+@pytest.mark.usefixtures("_dear")
 def test_it_ends_its_own_sequence(make_engine: MakeEngine, encode: Encode) -> None:
     """Where nobody rehearsed it, or it becomes dear later."""
     engine = make_engine()
@@ -54,14 +81,131 @@ def test_it_ends_its_own_sequence(make_engine: MakeEngine, encode: Encode) -> No
     results = run(
         engine,
         [
-            submission(0, prompt, 40, constraint=_alternatives(200)),
-            submission(1, prompt, 40, constraint=ConstraintSpec("regex", "[ab]{30}")),
-            submission(2, prompt, 40, ignore_eos=True),
+            submission(0, prompt, 40, constraint=ConstraintSpec("regex", "[ab]{30}")),
+            submission(1, prompt, 40, ignore_eos=True),
         ],
     )
     assert results[0].error == f"the constraint failed: {TOO_DEAR}"
-    assert len(results[1].text) == 30
-    assert len(results[2].ids) == 40
+    assert len(results[1].ids) == 40
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_steps"),
+    [
+        (_alternatives(200), 12),
+        (_alternatives(60), 24),
+        (_alternatives(200, "[a-z]{12}"), 14),
+        (ConstraintSpec("grammar", 'start: e\ne: e e | "a"'), 110),
+        (ConstraintSpec("grammar", 'start: e\ne[capture]: e e | "a"'), 70),
+        (ConstraintSpec("regex", " ".join(f"word{i} other" for i in range(1500))), 12),
+        (ConstraintSpec("json_schema", json.dumps({"const": WORD * 1500})), 12),
+    ],
+    ids=["alternatives", "fewer", "late", "ambiguous", "captures", "forced", "constant"],
+)
+def test_what_the_thread_of_the_steps_does(
+    factory: ConstraintFactory, spec: ConstraintSpec, num_steps: int
+) -> None:
+    """Masks are filled by others. What is left is short at any time, by CPU time."""
+    seconds: list[float] = []
+
+    def timed(work: Any, *given: Any) -> Any:  # noqa: ANN401
+        start = time.thread_time()
+        done = work(*given)
+        seconds.append(time.thread_time() - start)
+        return done
+
+    lease = factory.lease(spec).result()
+    compiled, constraint = lease.compiled, lease.constraint
+    draw = np.random.default_rng(0)
+    allowed = lease.first_mask.allowed
+    for _ in range(num_steps):
+        forced = timed(constraint.forced_tokens)[:64]
+        timed(constraint.accept_tokens, forced or [_drawn(draw, allowed)])
+        (mask,) = factory.start_filling([(compiled, constraint)])
+        assert mask.error is None
+        if constraint.error is not None or constraint.is_terminated:
+            break
+        allowed = mask.allowed
+        timed(constraint.validate_tokens, [_drawn(draw, allowed)] * 8)
+    timed(constraint.captures)
+    timed(constraint.reset)
+    assert max(seconds) < STEP_SECONDS
+
+
+def test_it_says_the_same_at_once_or_later(factory: ConstraintFactory) -> None:
+    """A constraint that puts off all that it accepts, beside one that nothing is dear to."""
+    specs = (
+        _alternatives(3),
+        ConstraintSpec("regex", "(ab|cd){3}x"),
+        ConstraintSpec("grammar", f'start: x "{WORD}" y\nx[capture]: /[ab]+/\ny: /[0-9]/'),
+    )
+    draw = np.random.default_rng(1)
+    for spec in specs:
+        lease = factory.lease(spec).result()
+        twin = lease.constraint.fork()
+        assert isinstance(twin, LlguidanceConstraint)
+        for _ in range(60):
+            twin._is_dear = True
+            masks = [_mask(factory, lease.compiled, c) for c in (lease.constraint, twin)]
+            assert np.array_equal(masks[0], masks[1])
+            assert twin.is_terminated == lease.constraint.is_terminated
+            if twin.is_terminated:
+                break
+            ids = lease.constraint.forced_tokens() or [_drawn(draw, masks[0])]
+            twin._is_dear = True
+            for id in ids:
+                assert twin.accept_tokens([id])
+            assert lease.constraint.accept_tokens(ids)
+        assert twin.captures() == lease.constraint.captures()
+        assert twin.error is None
+
+
+def test_a_token_that_is_not_allowed_shows_later(factory: ConstraintFactory) -> None:
+    lease = factory.lease(ConstraintSpec("regex", "[0-9]{3}")).result()
+    assert isinstance(lease.constraint, LlguidanceConstraint)
+    lease.constraint._is_dear = True
+    assert lease.constraint.accept_tokens([0])
+    assert lease.constraint.error is None
+    _mask(factory, lease.compiled, lease.constraint)
+    assert lease.constraint.error is not None
+
+
+def test_what_is_put_off_is_taken_back(factory: ConstraintFactory) -> None:
+    lease = factory.lease(ConstraintSpec("regex", "(ab){3}x")).result()
+    constraint = lease.constraint
+    assert isinstance(constraint, LlguidanceConstraint)
+    forced = constraint.forced_tokens()
+    for settled in (0, 1, len(forced)):
+        constraint.reset()
+        constraint.accept_tokens(forced[:settled])
+        constraint._is_dear = True
+        for id in forced[settled:]:
+            constraint.accept_tokens([id])
+        constraint.rollback(len(forced))
+        _mask(factory, lease.compiled, constraint)
+        assert constraint.forced_tokens() == forced
+
+
+def test_a_mask_that_fails_ends_its_sequence_with_an_error(
+    make_engine: MakeEngine, encode: Encode
+) -> None:
+    """It allows the end, then, which the text must not be taken to have reached."""
+    engine = make_engine(speculate=0)
+    spec = ConstraintSpec("regex", "(a{1,990}){1,1000}")
+    result = run(engine, [submission(0, encode("a"), 250, constraint=spec)])[0]
+    assert result.error == "the constraint failed: lexer error: too many expressions constructed"
+
+
+def test_new_grammars_are_not_filled_by_the_step(factory: ConstraintFactory) -> None:
+    compiled = factory.lease(ConstraintSpec("regex", "[xy]*")).result().compiled
+    for _ in range(TRIED_MASKS):
+        assert not compiled.is_brief
+        compiled.count_mask(0.0, is_slow=False)
+    assert compiled.is_brief
+    compiled.count_mask(1.0, is_slow=True)
+    for _ in range(2 * TRIED_MASKS):
+        compiled.count_mask(0.0, is_slow=False)
+        assert not compiled.is_brief, "some texts come to what is slow"
 
 
 def test_one_slow_step_may_be_the_machines_fault() -> None:
@@ -80,6 +224,20 @@ def test_one_slow_step_may_be_the_machines_fault() -> None:
         allowance.end(begun)
         steps += 1
     assert steps > 1
+
+
+def _mask(
+    factory: ConstraintFactory, compiled: CompiledConstraint, constraint: Constraint
+) -> np.ndarray:
+    (mask,) = factory.start_filling([(compiled, constraint)])
+    assert mask.error is None
+    return mask.allowed
+
+
+def _drawn(draw: np.random.Generator, allowed: np.ndarray) -> int:
+    ids = np.flatnonzero(np.unpackbits(allowed.view(np.uint8), bitorder="little"))
+    others = ids[ids != 2]  # the end is for when there is nothing else
+    return int(draw.choice(others if len(others) else ids))
 
 
 def _compute(seconds: float) -> None:

@@ -15,7 +15,7 @@ from tests.engine.conftest import Encode
 from tests.engine.running import Result, run, submission
 from tokenloom_engine.constraints.base import Bitmask, Constraint, ConstraintBackend
 from tokenloom_engine.constraints.mask_filler import MaskFiller
-from tokenloom_engine.constraints.masks import CompiledConstraint, wait_for
+from tokenloom_engine.constraints.masks import TRIED_MASKS, CompiledConstraint, wait_for
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.messages import EngineStats
@@ -218,6 +218,12 @@ def test_leaving_while_a_mask_is_made_returns_the_constraint_later(
     assert len(again.text) == 40
 
 
+class Fake(str):
+    """A constraint to a fake back end."""
+
+    is_dear = False
+
+
 def test_slow_masks_are_filled_beside_the_quick_ones() -> None:
     class Backend:
         def fill_bitmasks(self, rows: Rows, bitmask: NDArray[np.int32]) -> None:
@@ -228,7 +234,7 @@ def test_slow_masks_are_filled_beside_the_quick_ones() -> None:
     backend = Backend()
     slow, quick = (CompiledConstraint(NUMBER, backend) for _ in range(2))  # type: ignore[arg-type]
     filler = MaskFiller(2, num_threads=2)
-    rows = [(slow, "0.3"), (quick, "0"), (quick, "0")]
+    rows = [(slow, Fake("0.3")), (quick, Fake("0")), (quick, Fake("0"))]
     wait_for(filler.start(rows), 5)  # type: ignore[arg-type]
     assert [c.is_slow for c in (slow, quick)] == [True, False]
     masks = filler.start(rows)  # type: ignore[arg-type]
@@ -253,13 +259,15 @@ def test_many_quick_masks_are_filled_together_by_the_caller() -> None:
 
     compiled = CompiledConstraint(NUMBER, Backend())  # type: ignore[arg-type]
     filler = MaskFiller(2, num_threads=2)
-    wait_for(filler.start([(compiled, "fine")]), 5)  # type: ignore[list-item]
+    fine = Fake("fine")
+    for _ in range(TRIED_MASKS):
+        wait_for(filler.start([(compiled, fine)]), 5)  # type: ignore[list-item]
     together.clear()
-    masks = filler.start([(compiled, "fine")] * 20)  # type: ignore[list-item]
+    masks = filler.start([(compiled, fine)] * 20)  # type: ignore[list-item]
     assert together == [20]
     assert all(mask.is_ready and mask.error is None for mask in masks)
     assert [mask.allowed.tolist() for mask in masks] == [[i + 1] * 2 for i in range(20)]
-    rows = [(compiled, "broken" if i == 7 else "fine") for i in range(20)]
+    rows = [(compiled, Fake("broken") if i == 7 else fine) for i in range(20)]
     masks = filler.start(rows)  # type: ignore[arg-type]
     assert [i for i, mask in enumerate(masks) if mask.error == "RuntimeError"] == [7]
     assert [mask.allowed[0] for i, mask in enumerate(masks) if i != 7] == [

@@ -42,7 +42,8 @@ def test_serving_reports_all_requests_by_clients_and_by_the_clock(
 def test_hostile_grammars_beside_nothing_and_beside_ordinary_requests(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = f"--url {server.url} --free 2 --constrained 2 --hostile 10 --max-tokens 4 --rounds 1"
+    load = "--free 2 --constrained 2 --hostile 10 --max-tokens 4 --rounds 1"
+    options = f"--parts crowd --url {server.url} {load}"
     monkeypatch.setattr(sys, "argv", ["hostile_grammars", *options.split()])
     assert hostile_grammars.main() == 0
     *rounds, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -53,6 +54,25 @@ def test_hostile_grammars_beside_nothing_and_beside_ordinary_requests(
     assert any("nested 3001 deep" in reason for reason in dict(rounds[2]["added_ended"]))
     assert (rounds[3]["added_served"], rounds[3]["added_tokens"]) == (10, 40)
     assert set(last) == {"free_gap_p99_ms", "hostile_to_nothing", "hostile_to_ordinary"}
+
+
+def test_steps_beside_hostile_grammars(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ["16 rows, alternatives", "deeply nested", "nested repetition"]
+    options = ["--parts", "step", "--rows", "2", "--steps", "6", "--rounds", "1", "--kinds"]
+    monkeypatch.setattr(sys, "argv", ["hostile_grammars", *options, *kinds])
+    assert hostile_grammars.main() == 0
+    lines = {line["kind"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert set(lines) == set(kinds)
+    assert "nested 3001 deep" in lines["deeply nested"]["refused"]
+    for kind, rows in (("16 rows, alternatives", 16), ("nested repetition", 1)):
+        line = lines[kind]
+        assert line["hostile_rows"] == rows
+        for side in ("without", "with"):
+            assert line[side]["steps"] == 6
+            assert 0 < line[side]["rest_p50_ms"] < line[side]["step_p50_ms"]
+        assert line["with"]["inside_max_ms"] >= line["with"]["inside_p50_ms"] >= 0
 
 
 @pytest.mark.parametrize(

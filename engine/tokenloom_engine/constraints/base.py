@@ -64,6 +64,15 @@ class Constraint(Protocol):
         ...
 
     @property
+    def is_dear(self) -> bool:
+        """Whether its next mask may take long, as far as can be told: nobody should wait for it.
+
+        Such a constraint may put off what it accepts until that mask is filled: before, `error`
+        and `is_terminated` are those of an earlier state.
+        """
+        ...
+
+    @property
     def temperature(self) -> float | None:
         """What the grammar says of the next token's temperature, if it does; 0 is greedy.
 
@@ -76,11 +85,15 @@ class Constraint(Protocol):
         ...
 
     def validate_tokens(self, ids: Seq[int]) -> int:
-        """How many of these tokens, from the first on, would be accepted. Changes nothing."""
+        """How many of these tokens, from the first on, would be accepted. Changes nothing.
+
+        May be fewer where it would take long to tell.
+        """
         ...
 
     def forced_tokens(self) -> list[int]:
         """The tokens that must follow now. The state does not change. Empty if there is a choice.
+        Not all of them where it would take long to tell.
 
         They are those that the tokenizer itself would make of the forced text. Cheap once the
         state's mask was filled; before that it may be as slow as the mask, and holds the GIL.
@@ -103,7 +116,7 @@ class Constraint(Protocol):
         ...
 
     def captures(self) -> Captures:
-        """What the grammar's named parts matched so far."""
+        """What the grammar's named parts matched so far; nothing where that takes long to tell."""
         ...
 
 

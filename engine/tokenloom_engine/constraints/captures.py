@@ -55,8 +55,11 @@ class CaptureReader:
             ):
                 continue
             if is_list:
-                before = captures.get(key, [])
-                captures[key] = [*before, text] if isinstance(before, list) else [text]
+                before = captures.get(key)
+                if isinstance(before, list):
+                    before.append(text)
+                else:
+                    captures[key] = [text]
             else:
                 captures[key] = text
         return captures

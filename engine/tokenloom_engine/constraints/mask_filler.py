@@ -68,7 +68,7 @@ class MaskFiller:
         quick: list[Filling] = []
         for row, (compiled, constraint) in enumerate(rows):
             filling = Filling(compiled, constraint, bitmask, row)
-            if compiled.is_slow:
+            if compiled.is_slow or constraint.is_dear:
                 masks[row] = self._fill_in_thread(self._slow, [filling])[0]
             else:
                 (brief if compiled.is_brief else quick).append(filling)
@@ -139,7 +139,7 @@ class MaskFiller:
         # If it was long, whose fault that is shows when each is filled alone, in a thread.
         average = seconds / len(fillings) if seconds < SLOW_SECONDS else math.inf
         for filling in fillings:
-            filling.compiled.seconds = average
+            filling.compiled.count_mask(average, is_slow=False)
         self._add_seconds(seconds)
         return True
 
@@ -174,9 +174,9 @@ class MaskFiller:
         except Exception as problem:  # whatever a library raises, it is this row's own
             logger.exception("a mask could not be filled")
             error = type(problem).__name__
-        compiled.seconds = clock() - start
-        compiled.is_slow = compiled.seconds > SLOW_SECONDS
-        self._add_seconds(compiled.seconds)
+        seconds = clock() - start
+        compiled.count_mask(seconds, is_slow=seconds > SLOW_SECONDS)
+        self._add_seconds(seconds)
         return error
 
     def _outlooks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ SLOW_SECONDS = 0.005
 """What takes longer to fill goes to the slow lane until it is quick again."""
 BRIEF_SECONDS = 0.0005
 """What took less is filled by the caller the next time."""
+TRIED_MASKS = 256
+"""After so many without a slow one among them a grammar is known to be quick. One that is not may
+have a slow part that no text came to yet."""
 
 
 def _ended(error: str | None) -> Future[str | None]:
@@ -45,10 +49,20 @@ class CompiledConstraint:
     sets_temperature: bool = False
     """Whether its masks come with temperatures, and so at twice the cost."""
 
+    num_tried: int = 0
+    """How many of its masks were filled and none was slow."""
+
     @property
     def is_brief(self) -> bool:
         """Whether the next mask hardly takes longer than to have it filled by a thread."""
-        return self.seconds < BRIEF_SECONDS and not (self.is_slow or self.sets_temperature)
+        is_tried = self.num_tried >= TRIED_MASKS
+        return is_tried and self.seconds < BRIEF_SECONDS and not self.sets_temperature
+
+    def count_mask(self, seconds: float, *, is_slow: bool) -> None:
+        """Learn from a mask. One that ever was slow is never brief again."""
+        self.seconds = seconds
+        self.is_slow = is_slow
+        self.num_tried = -sys.maxsize if is_slow else self.num_tried + 1
 
 
 class Mask(NamedTuple):

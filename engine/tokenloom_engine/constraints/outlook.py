@@ -79,7 +79,7 @@ def _walk(
         if constraint.is_terminated:
             break
         backend.fill_bitmasks([(constraint, row)], bitmask)
-        if constraint.error is not None:
+        if constraint.error is not None or constraint.is_terminated:
             break
         found.append(Outlook.of(constraint, bitmask[row], constraint.forced_tokens()))
     if constraint.error is not None:

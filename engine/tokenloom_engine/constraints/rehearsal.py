@@ -30,6 +30,8 @@ def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmas
     """
     allowance = Allowance(is_strict=True)
     _follow(constraint, allowance, most=None)
+    if constraint.is_dear:  # it may have put off what it was to accept
+        backend.fill_bitmasks([(constraint, 0)], bitmask)
     if constraint.error is not None:  # it could not even begin
         raise InvalidConstraintError(constraint.error)
     draw = random.Random(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Seq
 from functools import cached_property
 from typing import cast
@@ -10,9 +11,11 @@ import msgspec
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
+from tokenloom_engine.constraints.backends.llguidance.aside import Aside
 from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
 from tokenloom_engine.constraints.backends.llguidance.grammar import (
     grammar_of,
+    grammar_to_compile,
     grammar_without_prefix,
 )
 from tokenloom_engine.constraints.backends.llguidance.reason import reason
@@ -69,6 +72,7 @@ class LlguidanceBackend:
             slices=SLICES,
         )
         self._special_tokens = self._find_special_tokens(tokenizer.json)
+        self._aside = Aside(self._tokenizer)
         self._num_threads = tokenizer.num_threads
         self._config = config
 
@@ -93,7 +97,8 @@ class LlguidanceBackend:
     def create(self, spec: ConstraintSpec) -> Constraint:
         """See ConstraintBackend."""
         limits = self._limits(spec.kind)
-        constraint = LlguidanceConstraint(self._tokenizer, self._grammar(spec), limits)
+        grammar = grammar_to_compile(spec, self._special_tokens)
+        constraint = LlguidanceConstraint(self._tokenizer, grammar, limits, self._aside)
         if constraint.error is not None:
             raise InvalidConstraintError(constraint.error)
         constraint.thermometer = self._thermometer(spec)
@@ -102,13 +107,20 @@ class LlguidanceBackend:
     def fill_bitmasks(self, rows: Seq[tuple[Constraint, int]], bitmask: Bitmask) -> None:
         """See ConstraintBackend."""
         own = [(cast(LlguidanceConstraint, constraint), row) for constraint, row in rows]
-        if len(own) > FEW_ROWS:
-            matchers = [(constraint.matcher, row) for constraint, row in own]
+        asking = [(c, row) for c, row in own if not c.fill_known(bitmask, row)]
+        if len(asking) > FEW_ROWS:
+            start = time.perf_counter()
+            matchers = [(constraint.matcher, row) for constraint, row in asking]
             fill_next_token_bitmask_par(self._executor, matchers, bitmask)
+            average = (time.perf_counter() - start) / len(asking)
+            for constraint, row in asking:
+                constraint.learn(average, bitmask, row)
         else:
             size, first = bitmask.strides[0], bitmask.ctypes.data
-            for constraint, row in own:
+            for constraint, row in asking:
+                start = time.thread_time()
                 constraint.matcher.unsafe_compute_mask_ptr(first + row * size, size)
+                constraint.learn(time.thread_time() - start, bitmask, row)
         for constraint, _ in own:
             constraint.read_temperature()
 

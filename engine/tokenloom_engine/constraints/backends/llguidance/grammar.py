@@ -7,6 +7,7 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from llguidance import LLMatcher, grammar_from
 
 from tokenloom_engine.constraints.base import InvalidConstraintError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 GRAMMAR_NAME = re.compile(r"[A-Za-z0-9_-]+")
 """The names by which one grammar of the JSON form can refer to another."""
+LARGE = 50_000
+"""Characters of a schema whose JSON takes the library a millisecond or more to parse."""
 JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False}
 """Compact JSON: a weak model cannot drown in white space, and a third of the tokens is forced."""
 
@@ -31,6 +34,16 @@ def grammar_of(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
         return _behind_prefix(spec.prefix, grammar) if spec.prefix else grammar
     except (ValueError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
+
+
+def grammar_to_compile(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
+    """The same, in a form that the library reads without Python's lock, if it is long.
+
+    It must be valid: what is wrong is said better of the other form.
+    """
+    if spec.kind == "json_schema" and len(spec.value) > LARGE and not spec.prefix:
+        return _lark_of_schema(spec)
+    return grammar_of(spec, special_tokens)
 
 
 def grammar_without_prefix(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
@@ -82,10 +95,28 @@ def _json_grammar(schema: str, spec: ConstraintSpec) -> str:
 
     Whether it is lenient, the request says even if it does not: no schema weakens itself unasked.
     """
+    return LLMatcher.grammar_from_json_schema(
+        schema, defaults=JSON_DEFAULTS, overrides=_overrides(spec)
+    )
+
+
+def _lark_of_schema(spec: ConstraintSpec) -> str:
+    """The schema is not parsed here, but for the parts that it has at its top."""
+    try:
+        parts = msgspec.json.decode(spec.value, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise InvalidConstraintError(str(error)) from error
+    own = msgspec.json.decode(parts.get("x-guidance", b"null"))
+    options = {**JSON_DEFAULTS, **(own if isinstance(own, dict) else {}), **_overrides(spec)}
+    parts["x-guidance"] = msgspec.Raw(msgspec.json.encode(options))
+    return f"start: %json {msgspec.json.encode(parts).decode()}"
+
+
+def _overrides(spec: ConstraintSpec) -> JsonCompileOptions:
     overrides: JsonCompileOptions = {"lenient": spec.lenient}
     if spec.whitespace_pattern is not None:
         overrides["whitespace_pattern"] = spec.whitespace_pattern
-    return LLMatcher.grammar_from_json_schema(schema, defaults=JSON_DEFAULTS, overrides=overrides)
+    return overrides
 
 
 def _tag_grammar(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
@@ -101,7 +132,7 @@ def _tag_grammar(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
 
 
 def _choices(value: str) -> list[str]:
-    choices = json.loads(value)
+    choices = msgspec.json.decode(value)
     if not isinstance(choices, list) or not choices:
         raise InvalidConstraintError("a choice needs at least one string")
     if not all(isinstance(choice, str) for choice in choices):

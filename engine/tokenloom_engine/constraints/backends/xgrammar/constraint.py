@@ -18,6 +18,8 @@ BYTES = [bytes([byte]) for byte in (*range(0x20, 0x7F), *range(0x20), *range(0x7
 class XgrammarConstraint:
     """One GrammarMatcher, which is terminated, unlike the library's, when only EOS can follow."""
 
+    is_dear = False
+
     def __init__(
         self,
         matcher: GrammarMatcher,
