@@ -35,6 +35,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_custom_kernels: bool = False
     """Compute with torch alone."""
     num_threads: int | None = None
+    nice: int = 0
+    """Added to the niceness of the engine's process: less than 0 has the cores before others."""
     cuda_memory_fraction: float = 1.0
     """Share of a GPU's memory that this process may take."""
     max_total_tokens: int | None = None

@@ -18,6 +18,7 @@ import msgspec
 import zmq
 
 from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.errors import LoadError
 from tokenloom_engine.logs import configure_logging, tame_libraries
 from tokenloom_engine.messages import (
     Abort,
@@ -60,10 +61,10 @@ class EngineProcess:
     def run(self) -> int:
         """Load, then serve until the process is ended. Returns an exit code."""
         from tokenloom_engine.engine import Engine
-        from tokenloom_engine.errors import LoadError
 
         tame_libraries(with_progress=sys.stderr.isatty() and not self._config.json_output)
         try:
+            self._set_priority()
             engine = Engine(self._config, _end_without_shard)
         except LoadError as error:
             self._send(Fatal(str(error)))
@@ -87,6 +88,15 @@ class EngineProcess:
                     self._send(outputs)
             if time.monotonic() >= self._sent_at + HEARTBEAT_SECONDS:
                 self._send(Heartbeat())
+
+    def _set_priority(self) -> None:
+        """Of this thread, and of all that it will start."""
+        try:
+            os.nice(self._config.nice)
+        except OSError as error:
+            raise LoadError(
+                f"--engine-nice {self._config.nice}: {error.strerror}. Below 0 needs CAP_SYS_NICE"
+            ) from error
 
     def _receive(self, has_work: bool, is_compiling: bool) -> list[Submit | Abort]:
         """All messages that are there; waits a while if there is nothing else to do."""

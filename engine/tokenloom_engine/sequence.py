@@ -218,7 +218,8 @@ class Sequence:
             return []
         if self.constraint.is_terminated:  # it said so only when its mask was there
             self.ending = "eos_token"
-            self._say_if_at_once()
+            if self._says_at_once:
+                self.say()
             return []
         return outlooks
 

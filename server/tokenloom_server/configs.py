@@ -23,6 +23,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         cuda_graphs=settings.cuda_graphs or None,
         disable_custom_kernels=settings.disable_custom_kernels,
         num_threads=settings.num_threads,
+        nice=settings.engine_nice,
         cuda_memory_fraction=settings.cuda_memory_fraction,
         max_total_tokens=settings.max_total_tokens,
         max_batch_total_tokens=settings.max_batch_total_tokens,

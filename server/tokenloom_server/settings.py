@@ -195,6 +195,14 @@ class Settings(BaseSettings):
         "CPU threads of the engine, of each shard; without it as the machine has cores",
         gt=0,
     )
+    engine_nice: int = flag(
+        0,
+        ENGINE,
+        "niceness of the engine's process, added to the server's own; below 0, which needs "
+        "CAP_SYS_NICE, it goes before other programs that want the same cores",
+        ge=-20,
+        le=19,
+    )
     cuda_memory_fraction: FiniteFloat = flag(
         1.0, ENGINE, "share of the GPU's memory that the engine may take", gt=0, le=1
     )

@@ -160,6 +160,38 @@ def test_it_says_the_same_at_once_or_later(factory: ConstraintFactory) -> None:
         assert twin.error is None
 
 
+def test_a_text_is_the_same_at_once_or_later(
+    make_engine: MakeEngine, encode: Encode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["Anna", "Ole"]}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    specs = [
+        ConstraintSpec("json_schema", json.dumps(schema)),
+        ConstraintSpec("regex", "[ab]{9}c"),
+        ConstraintSpec("choice", json.dumps(["yes indeed", "no"])),
+        ConstraintSpec("grammar", 'start: "a" | "b" b\nb: /[0-9]{3}/ "!"'),
+    ]
+    submissions = [
+        submission(id, encode("Water boils at"), 40, constraint=spec, forced_tokens=in_runs)
+        for id, (spec, in_runs) in enumerate((s, r) for s in specs for r in (True, False))
+    ]
+    at_once = run(engine, submissions)
+    always = property(lambda constraint: True, lambda constraint, value: None)
+    monkeypatch.setattr(LlguidanceConstraint, "_is_dear", always, raising=False)
+    later = run(engine, submissions)
+    for id, one in at_once.items():
+        other = later[id]
+        assert (other.ids, other.text) == (one.ids, one.text)
+        assert one.finish is not None
+        assert other.finish is not None
+        assert other.finish.reason == one.finish.reason == "eos_token"
+
+
 def test_a_token_that_is_not_allowed_shows_later(factory: ConstraintFactory) -> None:
     lease = factory.lease(ConstraintSpec("regex", "[0-9]{3}")).result()
     assert isinstance(lease.constraint, LlguidanceConstraint)

@@ -27,10 +27,13 @@ def test_a_shard_killed_and_a_front_killed(model_path: Path, tmp_path: Path) -> 
     folder = tmp_path / "model"
     save_random_model(folder, AutoTokenizer.from_pretrained(model_path))
     flags = ("--model-id", str(folder), "--dtype", "float32", "--num-shard", "2")
-    with serve(tmp_path / "log", *flags) as server:
+    with serve(tmp_path / "log", *flags, "--engine-nice", "2") as server:
         asked = httpx.post(f"{server.url}/generate", json=body("Water boils at", SETTINGS))
         assert asked.headers["x-compute-type"] == "2-cpu"
         assert asked.json()["details"]["generated_tokens"] == 12
+        niceness = min(19, psutil.Process(server.process.pid).nice() + 2)
+        assert psutil.Process(server.engine_pid()).nice() == niceness
+        assert follower(server).nice() == niceness
 
         follower(server).kill()
         while httpx.get(f"{server.url}/health").status_code == 200:

@@ -209,6 +209,7 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
         "attention": "sdpa",
         "cuda_graphs": "1,2,4",
         "num_threads": "16",
+        "engine_nice": "-4",
         "disable_grammar_support": "1",
         "disable_forced_tokens": "1",
         "json_output": "1",
@@ -223,6 +224,7 @@ def test_every_setting_reaches_the_engine_or_the_router() -> None:
     assert (engine.model_id, engine.revision, engine.dtype) == ("m", "r", "float16")
     assert engine.trust_remote_code
     assert (engine.device, engine.attention, engine.num_threads) == ("cpu", "sdpa", 16)
+    assert engine.nice == -4
     assert (engine.max_batch_prefill_tokens, engine.max_batch_total_tokens) == (10, 11)
     assert (engine.max_batch_size, engine.max_waiting_tokens) == (12, 13)
     assert (engine.waiting_served_ratio, engine.block_size) == (1.4, 15)
