@@ -113,9 +113,11 @@ class WatchedConstraint:
         """See Constraint."""
         return self._timed("accept_tokens", lambda: self.watched.accept_tokens(ids))
 
-    def validate_tokens(self, ids: Seq[int]) -> int:
+    def validate_tokens(self, ids: Seq[int], *, briefly: bool = False) -> int:
         """See Constraint."""
-        return self._timed("validate_tokens", lambda: self.watched.validate_tokens(ids))
+        return self._timed(
+            "validate_tokens", lambda: self.watched.validate_tokens(ids, briefly=briefly)
+        )
 
     def forced_tokens(self) -> list[int]:
         """See Constraint."""

@@ -104,7 +104,7 @@ class HeldConstraint:
     def count_valid(self, drafts: Seq[int]) -> int:
         """How many of these tokens it would accept, from the first on."""
         try:
-            return self.constraint.validate_tokens(drafts)
+            return self.constraint.validate_tokens(drafts, briefly=True)
         except Exception as problem:
             raise ConstraintFailedError(type(problem).__name__) from problem
 

@@ -166,12 +166,12 @@ def test_chunks_preemptions_and_the_prefix_cache(
     tight = make_engine(
         dtype="bfloat16", speculate=5, max_batch_total_tokens=128, max_batch_prefill_tokens=16
     )
+    steps = Steps()
     for _ in range(2):
-        steps = Steps()
         found = run(tight, given, after_step=steps)
-        assert steps.accepted > 0 and steps.preemptions > 0
         for id, result in found.items():
             assert said(result) == said(expected[id])
+    assert steps.accepted > 0 and steps.preemptions > 0
     longer = submission(0, [*given[0].prompt_ids, *expected[0].ids], 8, logprobs=ALL)
     assert said(run(tight, [longer])[0]) == said(run_plain(engine, [longer])[0]), "cached blocks"
 

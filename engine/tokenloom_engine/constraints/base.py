@@ -84,10 +84,10 @@ class Constraint(Protocol):
         """Advance by tokens that were chosen; False (and `error`) if one was not allowed."""
         ...
 
-    def validate_tokens(self, ids: Seq[int]) -> int:
-        """How many of these tokens, from the first on, would be accepted. Changes nothing.
+    def validate_tokens(self, ids: Seq[int], *, briefly: bool = False) -> int:
+        """How many of these tokens, from the first on, would be accepted. The state is the same.
 
-        May be fewer where it would take long to tell.
+        `briefly`: it may say fewer where it would take long to tell.
         """
         ...
 

@@ -156,20 +156,12 @@ class LlguidanceConstraint:
         self._count_call(start)
         return is_accepted
 
-    def validate_tokens(self, ids: Seq[int]) -> int:
+    def validate_tokens(self, ids: Seq[int], *, briefly: bool = False) -> int:
         """See Constraint."""
-        most_seconds = NEAR_SECONDS if self._past.follows else LOOK_SECONDS
-        if self._is_dear or self._call_seconds > most_seconds:
-            return 0
-        count, seconds = 0, 0.0
-        while count < len(ids) and seconds < LOOK_SECONDS:
-            most = max(1, 2 * count)  # which may take ten times as long
-            start = time.thread_time()
-            count = self._matcher.validate_tokens(list(ids[:most]))
-            seconds = time.thread_time() - start
-            if count < most:
-                break
-        return count
+        if briefly:
+            return self._glance(ids)
+        self._settle()
+        return self._matcher.validate_tokens(list(ids))
 
     def forced_tokens(self) -> list[int]:
         """See Constraint."""
@@ -232,6 +224,21 @@ class LlguidanceConstraint:
         if is_whole:  # what could go on is captured when it ends
             matcher.consume_token(self._tokenizer.eos_token)
         return self._captures.read(matcher.get_captures(), is_whole=is_whole)
+
+    def _glance(self, ids: Seq[int]) -> int:
+        """How many of these tokens would be accepted, as far as it can be told in no time."""
+        most_seconds = NEAR_SECONDS if self._past.follows else LOOK_SECONDS
+        if self._is_dear or self._call_seconds > most_seconds:
+            return 0
+        count, seconds = 0, 0.0
+        while count < len(ids) and seconds < LOOK_SECONDS:
+            most = max(1, 2 * count)  # which may take ten times as long
+            start = time.thread_time()
+            count = self._matcher.validate_tokens(list(ids[:most]))
+            seconds = time.thread_time() - start
+            if count < most:
+                break
+        return count
 
     def _settle(self) -> None:
         """Accept what was put off."""

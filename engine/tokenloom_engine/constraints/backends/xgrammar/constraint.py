@@ -82,7 +82,7 @@ class XgrammarConstraint:
             self._num_accepted += 1
         return self.error is None
 
-    def validate_tokens(self, ids: Seq[int]) -> int:
+    def validate_tokens(self, ids: Seq[int], *, briefly: bool = False) -> int:
         """See Constraint."""
         count = 0
         for id in ids:
