@@ -143,6 +143,7 @@ def test_each_says_the_same_in_fewer_steps(
         assert steps.accepted <= steps.drafted
         accepted[name] = steps.accepted
     assert accepted.pop("hot") == 0, "a thermometer cannot go back"
+    accepted.pop("named")  # captures: none where going back would not be a matter of microseconds
     assert all(accepted.values())
     assert accepted["greedy"] > 10 and accepted["unforced"] > 10
     assert accepted["healed"] > 10, "once its prefix is there"

@@ -147,7 +147,7 @@ class LlguidanceConstraint:
         if self._is_dear:
             self._put_off += ids
             return True
-        start = time.perf_counter()
+        start = time.thread_time()
         is_accepted = self._matcher.consume_tokens(list(ids))
         if not is_accepted and FORCED_TOO_FAR in self._matcher.get_error():
             self._put_off, self._is_dear = list(ids), True
@@ -166,7 +166,7 @@ class LlguidanceConstraint:
     def forced_tokens(self) -> list[int]:
         """See Constraint."""
         if not self._forced and not self._is_dear:
-            start = time.perf_counter()
+            start = time.thread_time()
             self._forced = self._matcher.compute_ff_tokens()
             self._count_call(start)
         return list(self._forced)
@@ -251,8 +251,8 @@ class LlguidanceConstraint:
         self._call_seconds = (time.perf_counter() - start) / len(ids)
 
     def _count_call(self, start: float) -> None:
-        """Learn from a call that began then."""
-        self._call_seconds = time.perf_counter() - start
+        """Learn from a call that began then, by this thread's CPU time: others may be busy."""
+        self._call_seconds = time.thread_time() - start
         self._is_dear |= self._call_seconds > CALL_SECONDS
 
     def _accept_again(self) -> bool:
