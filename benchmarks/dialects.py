@@ -76,7 +76,7 @@ class Completions:
         for choice in event["choices"]:
             measurement.add_event(elapsed)
             measurement.text += choice["text"]
-            if choice["finish_reason"] is not None:
+            if choice.get("finish_reason") is not None:
                 measurement.end(measurement.text, cut=choice["finish_reason"] == "length")
         if event.get("usage") is not None:
             measurement.num_tokens = event["usage"]["completion_tokens"]
