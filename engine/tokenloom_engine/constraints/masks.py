@@ -32,7 +32,8 @@ def _ended(error: str | None) -> Future[str | None]:
 
 
 FILLED = _ended(None)
-"""That of all masks which nobody had to wait for: a new one takes longer than some masks."""
+"""That of all masks which nobody had to wait for: to make one takes longer than some masks, and each
+question to it takes a lock."""
 
 
 @dataclass(slots=True)
@@ -79,12 +80,12 @@ class Mask(NamedTuple):
     @property
     def is_ready(self) -> bool:
         """Whether the row is filled, or never will be."""
-        return self.filled.done()
+        return self.filled is FILLED or self.filled.done()
 
     @property
     def error(self) -> str | None:
         """Why a row that is ready could not be filled; None if it was."""
-        return self.filled.result()
+        return None if self.filled is FILLED else self.filled.result()
 
     @classmethod
     def ready(cls, allowed: NDArray[np.int32], error: str | None = None) -> Mask:
@@ -94,6 +95,6 @@ class Mask(NamedTuple):
 
 def wait_for(masks: Seq[Mask], seconds: float) -> None:
     """Return when all are ready, or the time is over."""
-    unready = [mask.filled for mask in masks if not mask.filled.done()]
+    unready = [mask.filled for mask in masks if not mask.is_ready]
     if unready:
         wait(unready, seconds)
