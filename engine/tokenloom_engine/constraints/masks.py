@@ -32,7 +32,7 @@ def _ended(error: str | None) -> Future[str | None]:
 
 
 FILLED = _ended(None)
-"""That of all masks which nobody had to wait for: to make one takes longer than some masks, and each
+"""That of all masks which nobody had to wait for: a new one takes longer than some masks, and each
 question to it takes a lock."""
 
 
