@@ -11,6 +11,7 @@ from queue import Empty, LifoQueue
 from typing import Any, NamedTuple
 
 import anyio
+import msgspec
 
 from tokenloom_router.chat_renderer import RenderRequest
 from tokenloom_router.chat_template_files import ChatTemplateFiles
@@ -20,6 +21,8 @@ from tokenloom_router.renderer import Renderer, RendererError
 RENDER_SECONDS = 5.0
 """Templates take a millisecond. One that never ends holds up other chats for so long."""
 NUM_RENDERERS = 2
+MAX_NESTING = 200
+"""Of messages, tools and the like; grammars, which tools become, have a limit of their own."""
 PLACEHOLDERS = (0xF0000, 0x100000)
 """Where planes of private characters begin: one stands for a control token while it is rendered."""
 PLANE_SIZE = 0xFFFE
@@ -48,6 +51,16 @@ class ChatPrompt:
     continue_final_message: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
     """What the template may use besides."""
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What clients say in it, by the names that they know."""
+        return {
+            "messages": self.messages,
+            "tools": self.tools,
+            "documents": self.documents,
+            "chat_template_kwargs": self.variables,
+        }
 
 
 class Piece(NamedTuple):
@@ -131,7 +144,10 @@ class ChatTemplate:
             continue_final_message=prompt.continue_final_message,
             variables={**self.files.special_tokens, **marks.replace(prompt.variables)},
         )
-        return marks.pieces(self._render(request))
+        try:
+            return marks.pieces(self._render(request))
+        except UnicodeEncodeError:
+            raise ValidationError(f"`{_not_unicode(prompt)}` is not valid Unicode text") from None
 
     def _render(self, request: RenderRequest) -> str:
         try:
@@ -145,7 +161,7 @@ class ChatTemplate:
             raise ValidationError(f"`messages`: the chat template failed: {error}") from None
         except UnicodeEncodeError:
             self._renderers.put(renderer)
-            raise ValidationError("`messages` is not valid Unicode text") from None
+            raise
         except BaseException:
             renderer.close()
             raise
@@ -164,8 +180,9 @@ class _ControlTokens:
 
     def marks(self, prompt: ChatPrompt) -> _Marks:
         """Those of one chat. Raise ValidationError if no characters are left to mark them with."""
-        values = (prompt.messages, prompt.tools, prompt.documents, prompt.variables)
-        strings = [string for value in values for string in _strings(value)]
+        strings = [
+            string for name, value in prompt.fields.items() for string in _strings(name, value)
+        ]
         found = {match[0] for string in strings for match in self._pattern.finditer(string)}
         if not found:
             return _Marks({}, self._pattern)
@@ -205,15 +222,29 @@ class _Marks:
         ]
 
 
-def _strings(value: object) -> list[str]:
-    """All strings in a JSON value but the names of fields."""
+def _strings(field: str, value: object, levels: int = MAX_NESTING) -> list[str]:
+    """All strings in a field's JSON value but the names of its own fields. Raise ValidationError if
+    it is nested deeper, for what comes next goes down into it, too.
+    """
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, list | tuple):
         return []
-    return [text for child in value for text in _strings(child)]
+    if not levels:
+        raise ValidationError(f"`{field}` must not be nested deeper than {MAX_NESTING}")
+    return [text for child in value for text in _strings(field, child, levels - 1)]
+
+
+def _not_unicode(prompt: ChatPrompt) -> str:
+    """The field of a chat that has half of a character in it, as JSON can escape it."""
+    for name, value in prompt.fields.items():
+        try:
+            msgspec.json.encode(value)
+        except UnicodeEncodeError:
+            return name
+    raise AssertionError("a field was not valid")
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON

@@ -36,6 +36,17 @@ class TooLongError(ValidationError):
         self.max_total_tokens = max_total_tokens
 
 
+class TooLongPromptError(ValidationError):
+    """The prompt alone exceeds what the server allows."""
+
+    def __init__(self, input_length: int, max_input_tokens: int) -> None:
+        super().__init__(
+            f"`inputs` must have less than {max_input_tokens} tokens. Given: {input_length}"
+        )
+        self.input_length = input_length
+        self.max_input_tokens = max_input_tokens
+
+
 class PromptError(ValidationError):
     """One of the prompts of a request is at fault."""
 

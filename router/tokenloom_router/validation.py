@@ -28,6 +28,7 @@ from tokenloom_router.errors import (
     EngineStartError,
     OverloadedError,
     TooLongError,
+    TooLongPromptError,
     UnavailableError,
     ValidationError,
 )
@@ -196,10 +197,7 @@ class Validation:
         if input_length + max_new_tokens > limits.max_total_tokens:
             raise TooLongError(input_length, max_new_tokens, limits.max_total_tokens)
         if input_length > limits.max_input_tokens:
-            raise ValidationError(
-                f"`inputs` must have less than {limits.max_input_tokens} tokens. "
-                f"Given: {input_length}"
-            )
+            raise TooLongPromptError(input_length, limits.max_input_tokens)
         return max_new_tokens
 
     async def _admit(self, spec: ConstraintSpec) -> Admission:

@@ -76,12 +76,13 @@ class AnswerForm:
         assert answer is not None, "there are calls or there is a text"
         if self.reasoning is not None:
             answer = self.reasoning.before(answer, is_open=is_open)
+        blamed = f"`{choice.field}`" if choice.field is not None else "grammar"
         try:
             value = msgspec.json.encode({"format": answer}).decode()
         except RecursionError:
-            raise ValidationError("grammar is not valid: nested too deeply") from None
+            raise ValidationError(f"{blamed} is not valid: nested too deeply") from None
         except UnicodeEncodeError:
-            raise ValidationError("grammar is not valid: not Unicode text") from None
+            raise ValidationError(f"{blamed} is not valid: not Unicode text") from None
         return ConstraintSpec(
             "structural_tag",
             value,

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope
 
 from tokenloom_server.body_model import BodyModel, InvalidBody
 from tokenloom_server.body_reader import BodyReader
+from tokenloom_server.json_body import check_coding
 
 
 class ReadRequest(Request):
@@ -37,6 +38,7 @@ class StrictJsonRoute(APIRoute):
         reader = BodyReader(BodyModel(self.body_field.field_info.annotation).parse)
 
         async def handle_strictly(request: Request) -> Response:
+            check_coding(request)
             try:
                 return await handle(ReadRequest(request.scope, request.receive, reader))
             except InvalidBody as invalid:

@@ -17,6 +17,7 @@ NO_VARIANT = (
     "`inputs`, `messages` or `prompt` must be there"
 )
 MAX_REASON_CHARACTERS = 500
+MAX_SHOWN_CODING = 40
 
 
 class BodyError(HTTPException):
@@ -34,6 +35,16 @@ def body_error(request: Request, error: RequestValidationError) -> BodyError:
     if first["type"] == "missing" and first["loc"] == ("body",):
         return BodyError(400, MALFORMED + "it is empty")
     return BodyError(422, WRONG_SHAPE + _where(first) + _what(first))
+
+
+def check_coding(request: Request) -> None:
+    """Raise BodyError for a body that is compressed, or says so."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        shown = coding[:MAX_SHOWN_CODING]
+        raise BodyError(
+            415, f"`Content-Encoding: {shown}` is not supported: send the body as it is"
+        )
 
 
 def is_json(request: Request) -> bool:

@@ -1,12 +1,15 @@
-"""JSON as the standard has it: no NaN, no doubled key, UTF-8 only."""
+"""JSON as the standard has it: no NaN, no doubled key, UTF-8 only; no number is infinite."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from math import isinf
 from typing import Any
 
 from tokenloom_server.json_body import MALFORMED, WRONG_SHAPE, BodyError
+
+MAX_SHOWN_DIGITS = 40
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -28,6 +31,11 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def parse_value(text: str) -> object:
+    """A JSON text that stands in a body; it may have doubled keys. Raises ValueError."""
+    return json.loads(text, parse_float=_number, parse_constant=_no_constant)
+
+
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
@@ -43,7 +51,10 @@ def _integer(digits: str) -> int:
 
 
 def _number(digits: str) -> float:
-    return float(digits)
+    number = float(digits)
+    if isinf(number):  # what writes JSON again would make null of it
+        raise ValueError(f"the number {digits[:MAX_SHOWN_DIGITS]} is out of range")
+    return number
 
 
 def _no_constant(word: str) -> float:

@@ -186,6 +186,20 @@ def test_echo_and_log_probabilities(server: Server, streams: bool) -> None:
     assert logprobs["token_logprobs"][2:] == pytest.approx(plain["token_logprobs"], abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "text", ["日本語 a：b", "go 👍🏽 there", "e\u0301 ü\u00a0½", "<|im_end|>é🙂x"]
+)
+def test_places_in_an_echo_whose_characters_have_several_tokens(server: Server, text: str) -> None:
+    logprobs = told(server, False, text, max_tokens=0, echo=True, logprobs=0)[1]
+    assert any(token.startswith("bytes:") for token in logprobs["tokens"])
+    data = b""
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert offset == len(data.decode(errors="ignore"))
+        escaped = token.removeprefix("bytes:").replace("\\x", "")
+        data += bytes.fromhex(escaped) if token.startswith("bytes:") else token.encode()
+    assert data.decode() == text
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_echo_alone(server: Server, streams: bool) -> None:
     text, logprobs = told(server, streams, "Salt and", max_tokens=0, echo=True, logprobs=0)

@@ -126,6 +126,10 @@ REFUSED: list[tuple[str, Json, str]] = [
     (CHAT, {"request_id": "a\r\nb"}, "request_id"),
     (CHAT, {"logits_processors": [{"name": "nobody's"}]}, "logits_processors"),
     (CHAT, {"unknown": None}, "unknown"),
+    (CHAT, {"Temperature": 1}, "Temperature"),
+    (CHAT, {"response_format": {"type": "json"}}, "response_format.value"),
+    (CHAT, {"structured_outputs": {"regex": "a", "lenient": True}}, "structured_outputs"),
+    (CHAT, {"structured_outputs": {"choice": ["a"], "lenient": True}}, "structured_outputs"),
     (CHAT, {"function_call": "auto"}, "function_call"),
     (CHAT, {"web_search_options": {}}, "web_search_options"),
     (CHAT, {"verbosity": "low"}, "verbosity"),
@@ -172,11 +176,17 @@ HALF = "\ud800"
         ({"guided_choice": [HALF]}, "guided_choice"),
         ({"guided_json": {HALF: 1}}, "guided_json"),
         ({"response_format": {"type": "regex", "value": HALF}}, "response_format"),
-        ({"chat_template_kwargs": {"a": HALF}}, "messages"),
+        ({"chat_template_kwargs": {"a": HALF}}, "chat_template_kwargs"),
+        ({"documents": [{HALF: "a"}]}, "documents"),
+        ({"reasoning_effort": HALF}, "reasoning_effort"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "description": HALF}}]},
+         "tools[0].function.description"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {HALF: 1}}}]},
+         "tools"),
         ({"logits_processors": [{"name": HALF}]}, None),
     ],
     ids=lambda value: ascii(value)[:24],
-)
+)  # fmt: skip
 def test_halves_of_characters(server: Server, fields: Json, param: str | None) -> None:
     error = fault(server, CHAT, {**HELLO, **fields})
     assert param is None or error["param"] == param
@@ -276,6 +286,11 @@ def test_a_prompt_that_is_too_long_is_told_by_how_much(server: Server) -> None:
         assert str(number) in error["message"]
     long = "a " * 2 * limit
     assert fault(server, COMPLETIONS, {"prompt": long})["code"] == "context_length_exceeded"
+    short = chat(server, "a", max_tokens=1)["usage"]["prompt_tokens"]
+    no_room = {"role": "user", "content": "a" + " a" * (limit - short)}
+    error = fault(server, CHAT, {"messages": [no_room]})
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert f"up to {limit - 1} tokens" in error["message"] and f"has {limit}" in error["message"]
     error = fault(server, COMPLETIONS, {"prompt": ["short", long, "other short"]})
     assert error["message"].startswith("prompt 1: ")
     huge = fault(server, CHAT, {**HELLO, "max_tokens": 2_000_000_000})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -125,6 +127,28 @@ async def test_special_tokens_in_messages(load: Load) -> None:
         await template.render(ChatPrompt(messages=[{"role": "user", "content": content}]))
     with pytest.raises(ValidationError, match="not valid Unicode"):
         await template.render(ChatPrompt(messages=[{"role": "user", "content": "\ud800"}]))
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "chat_template_kwargs"])
+async def test_the_field_at_fault_is_named(load: Load, name: str) -> None:
+    def chat(value: Any) -> ChatPrompt:  # noqa: ANN401 - JSON
+        given: Any = {name: [{"role": "user", "content": "hello", "a": value}]}
+        if name == "chat_template_kwargs":
+            given = {"variables": {"a": value}}
+        return replace(HELLO, **given)
+
+    template = load("{{ messages[0].content }}")
+    nested: Any = 1
+    for _ in range(150):
+        nested = {"a": [nested]} if nested == 1 else {"a": nested}
+    assert await template.render(chat(nested)) == [Piece("hello")]
+    for _ in range(2000):
+        nested = [nested]
+    with pytest.raises(ValidationError, match=f"`{name}` must not be nested deeper than 200"):
+        await template.render(chat(nested))
+    for half in ("\ud800", {"\ud800": 1}):
+        with pytest.raises(ValidationError, match=f"`{name}` is not valid Unicode text"):
+            await template.render(chat(half))
 
 
 async def test_special_tokens_may_be_let_through() -> None:

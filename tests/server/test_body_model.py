@@ -45,6 +45,47 @@ def test_the_first_fault_is_told(given: object, place: tuple[str | int, ...]) ->
     assert fault["loc"] == place
 
 
+def told(model: type[BaseModel], given: dict[str, Any]) -> tuple[str | int, ...]:
+    with pytest.raises(InvalidBody) as raised:
+        BodyModel(model).parse(json.dumps(given).encode())
+    place: tuple[str | int, ...] = raised.value.error.errors()[0]["loc"][1:]
+    return place
+
+
+@pytest.mark.parametrize(
+    ("form", "place"),
+    [
+        ({"type": "json"}, ("value",)),
+        ({"type": "json", "value": 3}, ("value",)),
+        ({"type": "regex", "regex": "a"}, ("value",)),
+        ({"type": "text", "text": "a"}, ("text",)),
+        ({"type": "json_schema", "json_schema": {"name": 3}}, ("json_schema", "name")),
+        ({"type": "json_schema", "json_schema": {"Name": "a"}}, ("json_schema", "Name")),
+        ({"type": "json_schema", "json_schema": {}, "schema": {}}, ("schema",)),
+        ({"type": "json_schema", "schema": {}}, ("schema",)),
+        ({"type": "structural_tag", "structures": [3]}, ("structures", 0)),
+        ({"type": "xml"}, ()),
+    ],
+)
+def test_the_place_has_names_of_fields_alone(form: Any, place: tuple[str | int, ...]) -> None:  # noqa: ANN401
+    given = {"messages": [{"role": "user", "content": "a"}], "response_format": form}
+    assert told(ChatBody, given) == ("response_format", *place)
+
+
+@pytest.mark.parametrize("name", ["Temperature", "max-tokens", "str", "function-after", "9", ""])
+def test_whatever_a_field_is_called_its_name_is_told(name: str) -> None:
+    message = {"role": "user", "content": "a"}
+    tool = {"type": "function", "function": {"name": "a", name: 1}}
+    assert told(ChatBody, {"messages": [message], name: 1}) == (name,)
+    place = ("tools", 0, "function", name)
+    assert told(ChatBody, {"messages": [message], "tools": [tool]}) == place
+    assert told(GenerateBody, {"inputs": "a", "parameters": {name: 1}}) == ("parameters", name)
+    chat = {"messages": [message], name: 1}
+    assert told(VertexBody, {"instances": [{"inputs": "a"}, chat]}) == ("instances", 1, name)
+    item = {"type": "function_call", "call_id": "a", "name": 3}
+    assert told(ResponsesBody, {"input": [item], name: 1}) == ("input", 0, "name")
+
+
 def test_what_is_no_json() -> None:
     with pytest.raises(BodyError):
         BodyModel(Body).parse(b"{")

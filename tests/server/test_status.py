@@ -16,6 +16,17 @@ def test_health(client: httpx.Client) -> None:
         assert client.head(path).status_code == 200
 
 
+def test_what_can_be_got_has_a_head(client: httpx.Client) -> None:
+    paths = client.get("/api-doc/openapi.json").json()["paths"]
+    gets = {path.replace("{id}", "tgi") for path, verbs in paths.items() if "get" in verbs}
+    assert {"/info", "/metrics", "/health", "/v1/models", "/v1/models/tgi"} <= gets
+    for path in gets:
+        head, get = client.head(path), client.get(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers.get("content-type") == get.headers.get("content-type")
+    assert client.head("/v1/models/another").status_code == 404
+
+
 def test_a_dead_engine_is_unhealthy_until_it_is_back(tokenizer_file: Path) -> None:
     with running(tokenizer_file) as server, httpx.Client(base_url=server.url) as client:
         pid = server.router.engine_pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +21,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**64)]
 
 MAX_SHOWN_CHARACTERS = 200
 """Of what the client sent, in an error."""
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,30}")
 
 
 class LogitsProcessorBody(BaseModel):
@@ -176,7 +178,7 @@ class GenerateBody(BaseModel):
             stop=tuple(given.stop),
             ignore_eos=given.ignore_eos,
             min_new_tokens=given.min_new_tokens,
-            logit_bias=_logit_bias(given.logit_bias),
+            logit_bias=token_biases(given.logit_bias),
             watermark=given.watermark,
             seed=given.seed,
             truncate=given.truncate,
@@ -203,12 +205,17 @@ class CompatGenerateBody(GenerateBody):
     stream: bool = Field(default=False, description="Send each token as it comes")
 
 
-def _logit_bias(given: dict[str, float]) -> dict[int, float]:
-    """JSON has no keys but strings."""
-    try:
-        return {int(id): bias for id, bias in given.items()}
-    except ValueError:
-        raise ValidationError("`logit_bias` must have token ids as keys") from None
+def token_biases(given: dict[str, float]) -> dict[int, float]:
+    """By id; JSON has no keys but strings. Raise ValidationError for what is not the one way to
+    spell an id: in several, one token could have two biases.
+    """
+    biases = dict[int, float]()
+    for key, bias in given.items():
+        if not _INTEGER.fullmatch(key):
+            shown = ascii(key[:MAX_SHOWN_CHARACTERS])
+            raise ValidationError(f"`logit_bias` must have token ids as keys. Given: {shown}")
+        biases[int(key)] = bias
+    return biases
 
 
 def _refuse_adapter(adapter_id: str | None) -> None:

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tokenloom_server.api.examples import INVOCATION_EXAMPLES
 from tokenloom_server.api.generate import ERRORS
 from tokenloom_server.body_reader import BodyReader
-from tokenloom_server.json_body import NO_VARIANT, NOT_JSON, BodyError, is_json
+from tokenloom_server.json_body import NO_VARIANT, NOT_JSON, BodyError, check_coding, is_json
 from tokenloom_server.strict_json import parse_object
 
 ROUTES = {"inputs": "/", "messages": "/v1/chat/completions", "prompt": "/v1/completions"}
@@ -67,6 +67,7 @@ def invocation_routes() -> APIRouter:
         """Do as the route whose body this is: `/`, /v1/chat/completions or /v1/completions."""
         if not is_json(request):
             raise BodyError(415, NOT_JSON)
+        check_coding(request)
         body = await request.body()
         fields = await reader.read(body)
         for field, path in ROUTES.items():

@@ -41,11 +41,13 @@ def status_routes(router: Router, settings: Settings, metrics: Metrics) -> APIRo
         """
         return Response()
 
+    @routes.head("/info", include_in_schema=False)
     @routes.get("/info")
     async def info() -> InfoBody:
         """What is served, and within which limits."""
         return info_body(router, settings)
 
+    @routes.head("/metrics", include_in_schema=False)
     @routes.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     async def prometheus_metrics() -> Response:
         """The metrics, in Prometheus' text format."""

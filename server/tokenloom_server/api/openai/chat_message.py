@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_router.errors import ValidationError
 from tokenloom_server.api.items import Items
+from tokenloom_server.strict_json import parse_value
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -97,7 +98,7 @@ def _call(place: str, index: int, call: ToolCall) -> dict[str, Any]:
     arguments: object = call.function.arguments
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
+            arguments = parse_value(arguments or "{}")
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, dict):

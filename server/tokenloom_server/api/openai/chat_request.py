@@ -10,6 +10,7 @@ from pydantic import Field
 from tokenloom_engine.messages import LogprobParams
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.errors import ValidationError
+from tokenloom_router.parameters import validate_text
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_server.api.items import Items
@@ -154,6 +155,7 @@ class ChatBody(SamplingFields):
         knows_developer = template.mentions("developer")
         variables = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
+            validate_text("reasoning_effort", self.reasoning_effort)
             variables.setdefault("reasoning_effort", self.reasoning_effort)
         return ChatPrompt(
             messages=[

@@ -19,9 +19,11 @@ from tokenloom_router.errors import (
     PromptError,
     RequestError,
     TooLongError,
+    TooLongPromptError,
     UnavailableError,
     ValidationError,
 )
+from tokenloom_server.api.generate_request import MAX_SHOWN_CHARACTERS
 from tokenloom_server.errors import RETRY_AFTER_SECONDS
 from tokenloom_server.json_body import body_error
 from tokenloom_server.tools.call_grammar import blamed_tool
@@ -100,6 +102,8 @@ class Fault:
                 return cls(404, error.reason, INVALID, "model", "model_not_found")
             case TooLongError():
                 return cls._too_long(error, words)
+            case TooLongPromptError():
+                return cls._too_long_prompt(error, words)
             case ValidationError():
                 message = words.translated(error.reason)
                 name = _NAME.search(message)
@@ -153,6 +157,15 @@ class Fault:
         )
         return cls(400, message, INVALID, prompt, "context_length_exceeded")
 
+    @classmethod
+    def _too_long_prompt(cls, error: TooLongPromptError, words: Words) -> Fault:
+        prompt = words.names.get("inputs", "inputs")
+        message = (
+            f"This server takes prompts of up to {error.max_input_tokens} tokens. However, "
+            f"`{prompt}` has {error.input_length}. Please reduce it"
+        )
+        return cls(400, message, INVALID, prompt, "context_length_exceeded")
+
     @property
     def json(self) -> bytes:
         """The body, also of the last event of a stream."""
@@ -177,14 +190,12 @@ def _printable(text: str) -> str:
 
 
 def _path(parts: tuple[str | int, ...]) -> str:
-    """`messages`, 0, `content` as messages[0].content, without the names of a union's members."""
+    """`messages`, 0, `content` as messages[0].content."""
     path = ""
     for part in parts:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part.isidentifier() and not part[0].isupper() and part not in _MEMBERS:
-            path += f".{part}" if path else part
+        else:
+            name = part[:MAX_SHOWN_CHARACTERS]
+            path += f".{name}" if path else name
     return path
-
-
-_MEMBERS = frozenset({"str", "int", "float", "bool", "function-after", "json-or-python"})

@@ -83,11 +83,13 @@ def model_routes(model: ServedModel) -> APIRouter:
     """GET /v1/models and /v1/models/{id}."""
     routes = APIRouter(route_class=OpenAIRoute, tags=["OpenAI"])
 
+    @routes.head("/v1/models", include_in_schema=False)
     @routes.get("/v1/models")
     async def models() -> ModelListBody:
         """The model that is served."""
         return {"object": "list", "data": [model.body]}
 
+    @routes.head("/v1/models/{id:path}", include_in_schema=False)
     @routes.get("/v1/models/{id:path}", responses={404: {"model": OpenAIErrorBody}})
     async def one_model(id: str) -> ModelBody:
         """The model that is served, by its name."""

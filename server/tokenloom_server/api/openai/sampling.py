@@ -11,7 +11,7 @@ from tokenloom_engine.messages import LogitsProcessorSpec, LogprobParams
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.sampling_defaults import SamplingDefaults
-from tokenloom_server.api.generate_request import LogitsProcessorBody
+from tokenloom_server.api.generate_request import LogitsProcessorBody, token_biases
 from tokenloom_server.api.grammar import STRICT
 from tokenloom_server.api.items import MAX_ITEMS, Items
 from tokenloom_server.api.openai.structured_outputs import StructureFields
@@ -203,7 +203,7 @@ class SamplingFields(StructureFields):
             stop=tuple(self.stop or ()),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
-            logit_bias=_logit_bias(self.logit_bias or {}),
+            logit_bias=token_biases(self.logit_bias or {}),
             seed=None if self.seed is None else self.seed % 2**64,
             truncate=self.truncate_prompt_tokens,
             constraint=None if named is None else named[1],
@@ -229,11 +229,3 @@ class SamplingFields(StructureFields):
 def first(given: T | None, default: T | None) -> T | None:
     """What the request says outranks what the model does."""
     return default if given is None else given
-
-
-def _logit_bias(given: dict[str, float]) -> dict[int, float]:
-    """JSON has no keys but strings."""
-    try:
-        return {int(id): bias for id, bias in given.items()}
-    except ValueError:
-        raise ValidationError("`logit_bias` must have token ids as keys") from None

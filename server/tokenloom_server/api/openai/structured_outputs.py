@@ -144,6 +144,8 @@ class StructuredOutputs(BaseModel):
         for spec in specs:
             if self.whitespace_pattern is not None and spec.kind not in HAVE_WHITE_SPACE:
                 raise ValidationError(f"`{name}`: `whitespace_pattern` is for JSON")
+            if self.lenient and spec.kind not in HAVE_WHITE_SPACE:
+                raise ValidationError(f"`{name}`: `lenient` is for JSON schemas")
             yield name, spec
 
     def _specs(self) -> Iterator[ConstraintSpec]:

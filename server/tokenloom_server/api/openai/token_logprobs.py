@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import NotRequired
 
@@ -106,13 +107,15 @@ class CompletionOffsets:
     def prompt(self, tokens: Sequence[Token], text: str) -> CompletionLogprobsBody:
         """The tokens of the prompt, whose text is at the beginning."""
         body = self._body(tokens)
+        rest = memoryview(text.encode())
+        characters = getincrementaldecoder("utf-8")()  # several tokens may share one
         for token in tokens:
             body["text_offset"].append(self._offset)
-            spelt = self._spelling.text(token)
-            rest = text[self._offset :]
-            for known in (spelt, spelt.removeprefix(" ")):  # a first word may lose its space
-                if known and rest.startswith(known):
-                    self._offset += len(known)
+            spelt = self._spelling.bytes(token)
+            for known in (spelt, spelt.removeprefix(b" ")):  # a first word may lose its space
+                if known and rest[: len(known)] == known:
+                    self._offset += len(characters.decode(known))
+                    rest = rest[len(known) :]
                     break
         self._offset = len(text)
         return body

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_router.errors import ValidationError
+from tokenloom_router.parameters import validate_text
 from tokenloom_server.api.items import Items
 from tokenloom_server.tools.tool import Tool, ToolChoice
 
@@ -99,6 +100,8 @@ def _tool(number: int, function: FunctionBody) -> Tool:
         raise ValidationError(
             f"`tools[{number}].function.parameters.type` must be object: arguments have names"
         )
+    if function.description is not None:
+        validate_text(f"tools[{number}].function.description", function.description)
     return Tool(
         number=number,
         name=function.name,
