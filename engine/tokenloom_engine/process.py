@@ -60,11 +60,11 @@ class EngineProcess:
 
     def run(self) -> int:
         """Load, then serve until the process is ended. Returns an exit code."""
-        from tokenloom_engine.engine import Engine
-
-        tame_libraries(with_progress=sys.stderr.isatty() and not self._config.json_output)
         try:
             self._set_priority()
+            from tokenloom_engine.engine import Engine
+
+            tame_libraries(with_progress=sys.stderr.isatty() and not self._config.json_output)
             engine = Engine(self._config, _end_without_shard)
         except LoadError as error:
             self._send(Fatal(str(error)))

@@ -20,6 +20,14 @@ from .conftest import RunRouter
 from .running import fails, is_running, order, pid_of, until, until_submitted
 
 PLAIN = GenerateRequest(inputs="one two three", max_new_tokens=5)
+WITHOUT_CAPABILITIES = """
+import ctypes, resource, runpy
+header, none = (ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capset(header, none) == 0
+resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+runpy.run_module("tokenloom_engine.process", run_name="__main__")
+"""
+"""The engine process as of a user who may not raise its priority."""
 
 
 async def test_a_program_that_does_not_exist(model_path: Path, metrics: Metrics) -> None:
@@ -32,6 +40,19 @@ async def test_a_program_that_does_not_exist(model_path: Path, metrics: Metrics)
     with pytest.raises(EngineStartError, match="engine process cannot be started"):
         async with router.running():
             pytest.fail("the router runs without an engine")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+async def test_a_priority_that_it_may_not_take(model_path: Path, metrics: Metrics) -> None:
+    router = Router(
+        RouterConfig(),
+        EngineConfig(model_id=str(model_path), nice=-1),
+        metrics,
+        engine_command=(sys.executable, "-c", WITHOUT_CAPABILITIES),
+    )
+    with pytest.raises(EngineStartError, match=r"--engine-nice -1: .*needs CAP_SYS_NICE"):
+        async with router.running():
+            pytest.fail("the engine runs with a priority that it does not have")
 
 
 async def test_the_end_stops_the_engine_and_open_streams(
