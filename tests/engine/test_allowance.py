@@ -15,7 +15,9 @@ import pytest
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import run, submission
 from tokenloom_engine.constraints.allowance import EXCESS_SECONDS, STEP_SECONDS, Allowance
+from tokenloom_engine.constraints.backends.llguidance.call_clock import CallClock
 from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
+from tokenloom_engine.constraints.backends.llguidance.cost import Cost
 from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.masks import TRIED_MASKS, CompiledConstraint
@@ -134,6 +136,57 @@ def test_what_the_thread_of_the_steps_does(
     assert max(seconds) < STEP_SECONDS
 
 
+def test_what_is_put_off_is_accepted_by_another_thread(factory: ConstraintFactory) -> None:
+    """Even where it must be accepted once more, for the library looked too far ahead."""
+    lease = factory.lease(_alternatives(200, "[a-z]{2}")).result()
+    constraint = lease.constraint
+    assert isinstance(constraint, LlguidanceConstraint)
+    draw = np.random.default_rng(0)
+    allowed = lease.first_mask.allowed
+    own = all_threads = 0.0
+    for _ in range(10):
+        constraint.accept_tokens(constraint.forced_tokens() or [_drawn(draw, allowed)])
+        start, start_of_all = time.thread_time(), time.process_time()
+        constraint.fill_known(factory.allocate_bitmask(1), 0)
+        own += time.thread_time() - start
+        all_threads += time.process_time() - start_of_all
+        allowed = _mask(factory, lease.compiled, constraint)
+    assert all_threads > 4 * STEP_SECONDS, "it was dear"
+    assert own < all_threads / 4
+
+
+def test_what_has_grown_is_not_freed_by_who_drops_it(factory: ConstraintFactory) -> None:
+    names = [f"A{i}" for i in range(120)]
+    terminals = [f"A{i}: /[a-z]*{chr(97 + i % 26)}[a-z]{{{i % 12}}}[0-9]/" for i in range(120)]
+    grammar = "\n".join([f"start: ({' | '.join(names)})+", *terminals])
+    compiled = factory.lease(ConstraintSpec("grammar", grammar)).result().compiled
+    constraint = factory.get_constraint(compiled)
+    assert isinstance(constraint, LlguidanceConstraint)
+    allowed = _mask(factory, compiled, constraint)
+    constraint.accept_tokens([_drawn(np.random.default_rng(0), allowed)])
+    _mask(factory, compiled, constraint)
+    matcher = constraint.matcher
+    start = time.thread_time()
+    del constraint
+    assert time.thread_time() - start < STEP_SECONDS / 10
+    assert not matcher.is_error()
+    factory.lease(ConstraintSpec("regex", "[ab]+d")).result()
+    assert matcher.is_error(), "who makes the next one lets it go"
+
+
+def test_a_busy_machine_makes_nothing_dear() -> None:
+    cost = Cost(CallClock())
+    for _ in range(3):
+        begun = cost.begin()
+        time.sleep(0.01)
+        cost.end(begun)
+        assert not cost.is_dear
+    begun = cost.begin()
+    _compute(0.002)
+    cost.end(begun)
+    assert cost.is_dear
+
+
 def test_it_says_the_same_at_once_or_later(factory: ConstraintFactory) -> None:
     """A constraint that puts off all that it accepts, beside one that nothing is dear to."""
     specs = (
@@ -147,14 +200,14 @@ def test_it_says_the_same_at_once_or_later(factory: ConstraintFactory) -> None:
         twin = lease.constraint.fork()
         assert isinstance(twin, LlguidanceConstraint)
         for _ in range(60):
-            twin._is_dear = True
+            twin._cost.is_dear = True
             masks = [_mask(factory, lease.compiled, c) for c in (lease.constraint, twin)]
             assert np.array_equal(masks[0], masks[1])
             assert twin.is_terminated == lease.constraint.is_terminated
             if twin.is_terminated:
                 break
             ids = lease.constraint.forced_tokens() or [_drawn(draw, masks[0])]
-            twin._is_dear = True
+            twin._cost.is_dear = True
             for id in ids:
                 assert twin.accept_tokens([id])
             assert lease.constraint.accept_tokens(ids)
@@ -184,7 +237,7 @@ def test_a_text_is_the_same_at_once_or_later(
     ]
     at_once = run(engine, submissions)
     always = property(lambda constraint: True, lambda constraint, value: None)
-    monkeypatch.setattr(LlguidanceConstraint, "_is_dear", always, raising=False)
+    monkeypatch.setattr(Cost, "is_dear", always, raising=False)
     later = run(engine, submissions)
     for id, one in at_once.items():
         other = later[id]
@@ -197,7 +250,7 @@ def test_a_text_is_the_same_at_once_or_later(
 def test_a_token_that_is_not_allowed_shows_later(factory: ConstraintFactory) -> None:
     lease = factory.lease(ConstraintSpec("regex", "[0-9]{3}")).result()
     assert isinstance(lease.constraint, LlguidanceConstraint)
-    lease.constraint._is_dear = True
+    lease.constraint._cost.is_dear = True
     assert lease.constraint.accept_tokens([0])
     assert lease.constraint.error is None
     _mask(factory, lease.compiled, lease.constraint)
@@ -212,7 +265,7 @@ def test_what_is_put_off_is_taken_back(factory: ConstraintFactory) -> None:
     for settled in (0, 1, len(forced)):
         constraint.reset()
         constraint.accept_tokens(forced[:settled])
-        constraint._is_dear = True
+        constraint._cost.is_dear = True
         for id in forced[settled:]:
             constraint.accept_tokens([id])
         constraint.rollback(len(forced))

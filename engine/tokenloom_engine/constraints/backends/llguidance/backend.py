@@ -12,12 +12,14 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
 from tokenloom_engine.constraints.backends.llguidance.aside import Aside
+from tokenloom_engine.constraints.backends.llguidance.call_clock import CallClock
 from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
 from tokenloom_engine.constraints.backends.llguidance.grammar import (
     grammar_of,
     grammar_to_compile,
     grammar_without_prefix,
 )
+from tokenloom_engine.constraints.backends.llguidance.late_matcher import LateMatcher
 from tokenloom_engine.constraints.backends.llguidance.reason import reason
 from tokenloom_engine.constraints.base import (
     Bitmask,
@@ -73,6 +75,7 @@ class LlguidanceBackend:
         )
         self._special_tokens = self._find_special_tokens(tokenizer.json)
         self._aside = Aside(self._tokenizer)
+        self._clock = CallClock()
         self._num_threads = tokenizer.num_threads
         self._config = config
 
@@ -96,9 +99,11 @@ class LlguidanceBackend:
 
     def create(self, spec: ConstraintSpec) -> Constraint:
         """See ConstraintBackend."""
+        self._aside.clear()  # those that went before; their memory is wanted
         limits = self._limits(spec.kind)
         grammar = grammar_to_compile(spec, self._special_tokens)
-        constraint = LlguidanceConstraint(self._tokenizer, grammar, limits, self._aside)
+        matcher = LateMatcher(self._tokenizer, grammar, limits, self._aside, self._clock)
+        constraint = LlguidanceConstraint(matcher)
         if constraint.error is not None:
             raise InvalidConstraintError(constraint.error)
         constraint.thermometer = self._thermometer(spec)
@@ -118,9 +123,9 @@ class LlguidanceBackend:
         else:
             size, first = bitmask.strides[0], bitmask.ctypes.data
             for constraint, row in asking:
-                start = time.thread_time()
+                begun = self._clock.begin()
                 constraint.matcher.unsafe_compute_mask_ptr(first + row * size, size)
-                constraint.learn(time.thread_time() - start, bitmask, row)
+                constraint.learn(self._clock.end(begun), bitmask, row)
         for constraint, _ in own:
             constraint.read_temperature()
 

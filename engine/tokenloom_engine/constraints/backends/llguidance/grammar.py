@@ -104,7 +104,7 @@ def _lark_of_schema(spec: ConstraintSpec) -> str:
     """The schema is not parsed here, but for the parts that it has at its top."""
     try:
         parts = msgspec.json.decode(spec.value, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
     own = msgspec.json.decode(parts.get("x-guidance", b"null"))
     options = {**JSON_DEFAULTS, **(own if isinstance(own, dict) else {}), **_overrides(spec)}

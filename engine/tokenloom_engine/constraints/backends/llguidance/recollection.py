@@ -33,16 +33,16 @@ class Recollection:
 
     def forget(self) -> None:
         """Keep the initial state alone."""
-        self._matcher, self._count = self._initial, 0
+        self.matcher, self._count = self._initial, 0
 
     def keep(self, matcher: LLMatcher, count: int) -> None:
         """Take a state that may be gone back to, after so many tokens."""
-        self._matcher, self._count = matcher, count
+        self.matcher, self._count = matcher, count
 
     def follow(self, accepted: list[int]) -> None:
         """Let the state that is kept not fall too far behind."""
         if self.follows and len(accepted) - self._count >= 2 * LAG:
-            matcher = self._matcher if self._count else self._initial.deep_copy()
+            matcher = self.matcher if self._count else self._initial.deep_copy()
             matcher.consume_tokens(accepted[self._count : self._count + LAG])
             self.keep(matcher, self._count + LAG)
 
@@ -50,7 +50,7 @@ class Recollection:
         """A matcher that accepted these tokens. Raises TooFarError."""
         if len(accepted) < self._count:
             self.forget()
-        matcher = self._matcher.deep_copy()
+        matcher = self.matcher.deep_copy()
         start = time.thread_time()
         for first in range(self._count, len(accepted), FEW):
             if time.thread_time() - start > MOST_SECONDS:
@@ -60,4 +60,4 @@ class Recollection:
 
     def last(self, accepted: list[int]) -> tuple[LLMatcher, list[int]]:
         """A copy of what is kept, and the tokens from there on."""
-        return self._matcher.deep_copy(), accepted[self._count :]
+        return self.matcher.deep_copy(), accepted[self._count :]
