@@ -11,8 +11,11 @@ from benchmarks.measurement import Level, Measurement
 
 
 def validity_figures(level: Level) -> dict[str, Any]:
-    """How many outputs are whole (not cut at the limit of tokens), and how many of these valid."""
-    whole = [m for m in level.measurements if not m.is_cut]
+    """How many outputs are whole (not cut at the limit of tokens), and how many of these valid.
+
+    Free ones do not count: some servers end them at EOS.
+    """
+    whole = [m for m in level.measurements if m.request.schema is not None and not m.is_cut]
     problems = [problem for m in whole if (problem := invalidity(m)) is not None]
     return {
         "whole": len(whole),

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import hostile_grammars, serving
 from benchmarks.measurement import Level, Measurement
 from benchmarks.together import gaps_together
+from benchmarks.validity import validity_figures
 from benchmarks.workload import Request, Workload
 from tests.integration.serving import Server
 
@@ -111,3 +112,18 @@ def test_only_gaps_in_which_all_stream_are_together() -> None:
     for elapsed in (1.25, 1.5, 3.25, 8.5):  # from 11.75 until 19
         late.add_event(elapsed)
     assert gaps_together(Level(2, [early, late])) == [1.0, 2.0, 0.25, 1.75]
+
+
+def test_only_constrained_outputs_can_be_invalid() -> None:
+    free = Request(prompt="", max_tokens=4)
+    constrained = Request(prompt="", max_tokens=4, schema={"type": "integer"})
+    outputs = [(free, "so", False), (constrained, "7", False), (constrained, "seven", False)]
+    outputs.append((constrained, "7", True))
+    level = Level(1)
+    for request, text, is_cut in outputs:
+        measurement = Measurement(request)
+        measurement.end(text, cut=is_cut)
+        level.measurements.append(measurement)
+    figures = validity_figures(level)
+    assert (figures["whole"], figures["valid"]) == (2, 1)
+    assert str(figures["first_invalid"]).endswith(": seven")
