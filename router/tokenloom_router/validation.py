@@ -116,6 +116,11 @@ class Validation:
         if healed is not None:
             prompt_ids = healed.ids
         max_new_tokens = self._max_new_tokens(len(prompt_ids), request.max_new_tokens)
+        if request.min_new_tokens > max_new_tokens:
+            raise ValidationError(
+                f"`min_new_tokens` must be <= {max_new_tokens}, for which there is room. "
+                f"Given: {request.min_new_tokens}"
+            )
         constraint, warnings = request.constraint, list[str]()
         if constraint is not None:
             constraint, warnings = await self._admit(constraint)

@@ -14,6 +14,7 @@ from tokenloom_engine.constraints.spec import JSON_KINDS, ConstraintSpec
 from tokenloom_engine.messages import StopScope
 from tokenloom_router.chat_template import ChatPrompt
 from tokenloom_router.errors import ValidationError
+from tokenloom_router.parameters import validate_text
 from tokenloom_server.answer_parser import AnswerParser
 from tokenloom_server.reasoning import ReasoningParser, ReasoningTags, as_format
 from tokenloom_server.tools.call_grammar import Format, call_grammar
@@ -143,6 +144,7 @@ class AnswerPlan:
 
 
 def _format(spec: ConstraintSpec) -> Format:
+    validate_text("grammar", spec.value, spec.whitespace_pattern or "")
     try:
         return as_format(spec)
     except (msgspec.DecodeError, KeyError, TypeError) as error:

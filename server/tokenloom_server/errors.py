@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from typing_extensions import TypedDict
 
@@ -57,15 +57,13 @@ def unhealthy() -> Response:
 
 
 def _json_response(status: int, body: bytes) -> Response:
-    return Response(body, status, media_type="application/json")
+    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if status == 503 else None
+    return Response(body, status, headers, "application/json")
 
 
 async def _on_request_error(_request: Request, error: RequestError) -> Response:
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-    response = _json_response(status, error_body(error))
-    if status == 503:
-        response.headers["retry-after"] = str(RETRY_AFTER_SECONDS)
-    return response
+    return _json_response(status, error_body(error))
 
 
 async def _on_http_exception(_request: Request, error: HTTPException) -> Response:
@@ -78,6 +76,10 @@ async def _on_invalid_body(request: Request, error: RequestValidationError) -> R
     return await _on_http_exception(request, body_error(request, error))
 
 
+async def _on_disconnect(_request: Request, _error: ClientDisconnect) -> Response:
+    return Response(status_code=400)  # for nobody: the client left before its body was there
+
+
 async def _on_bug(_request: Request, _error: Exception) -> Response:
     return _json_response(500, json_error("Internal server error", "internal"))
 
@@ -86,5 +88,6 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Any]] =
     RequestError: _on_request_error,
     HTTPException: _on_http_exception,
     RequestValidationError: _on_invalid_body,
+    ClientDisconnect: _on_disconnect,
     Exception: _on_bug,
 }

@@ -71,7 +71,11 @@ def as_format(spec: ConstraintSpec) -> Format:
     """A constraint as a part of a structural tag. Its options are the structural tag's."""
     match spec.kind:
         case "json_schema":
-            return {"type": "json_schema", "json_schema": msgspec.Raw(spec.value.encode())}
+            # Read, or a text that is no JSON could end the format that it stands in.
+            return {
+                "type": "json_schema",
+                "json_schema": msgspec.json.decode(spec.value, type=msgspec.Raw),
+            }
         case "json_object":
             return {"type": "json_schema", "json_schema": {"type": "object"}}
         case "regex":

@@ -51,7 +51,18 @@ def test_predictions_of_prompts_and_chats(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("n", 2), ("logprobs", True), ("stream", True), ("model", "another")]
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("logprobs", True),
+        ("stream", True),
+        ("model", "another"),
+        ("return_token_ids", True),
+        ("request_id", "a"),
+        ("skip_special_tokens", False),
+        ("include_stop_str_in_output", False),
+        ("logprobs_mode", "processed"),
+    ],
 )
 def test_a_chat_that_no_prediction_can_answer(server: Server, field: str, value: object) -> None:
     response = post(server, "/vertex", {"instances": [{**CHAT, field: value}]})

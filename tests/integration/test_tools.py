@@ -242,6 +242,9 @@ def test_text_beside_tools_obeys_the_response_format(server: Server) -> None:
         ),
         ({"tool_choice": "required"}, "tool_choice", "needs `tools`"),
         ({"tools": [tool(f"t{i}") for i in range(129)]}, "tools", "128"),
+        ({"tools": TOOLS, "guided_json": '{}}, {"type": "any_text"'}, "guided_json", "not valid"),
+        ({"tools": TOOLS, "guided_json": '{"a": "\ud800"}'}, "guided_json", "Unicode"),
+        ({"tools": TOOLS, "guided_regex": "\ud800"}, "guided_regex", "Unicode"),
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])

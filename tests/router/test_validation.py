@@ -53,6 +53,13 @@ async def test_max_new_tokens_is_exact_or_all_that_fits(validation: Validation) 
     )
 
 
+async def test_min_new_tokens_must_fit(validation: Validation) -> None:
+    request = GenerateRequest(inputs=WORDS, min_new_tokens=14)
+    assert (await validation.validate(request)).stopping.min_new_tokens == 14
+    reason = "`min_new_tokens` must be <= 14, for which there is room. Given: 15"
+    assert await refusal(validation, replace(request, min_new_tokens=15)) == reason
+
+
 async def test_inputs_that_are_too_long(validation: Validation) -> None:
     request = GenerateRequest(inputs=f"{WORDS} {WORDS}", max_new_tokens=8)
     assert await refusal(validation, request) == "`inputs` must have less than 8 tokens. Given: 12"

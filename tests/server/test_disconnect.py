@@ -151,3 +151,21 @@ def test_the_death_of_the_engine_ends_all_requests(tokenizer_file: Path) -> None
     assert received.startswith(b"HTTP/1.1 200 ")
     event = received.split(b"data: ")[-1]
     assert json.loads(event.split(b"\n\n")[0])["error_type"] == "generation"
+
+
+@pytest.mark.parametrize(
+    "path", ["/generate", "/", "/invocations", "/vertex", "/tokenize", "/v1/completions"]
+)
+@pytest.mark.parametrize("framing", ["content-length: 30", "transfer-encoding: chunked"])
+def test_a_client_that_leaves_within_its_body_is_no_bug(
+    narrow: RunningServer, caplog: pytest.LogCaptureFixture, path: str, framing: str
+) -> None:
+    connection = socket.create_connection(("127.0.0.1", narrow.port), timeout=10)
+    part = "2\r\n{ \r\n" if "chunked" in framing else "{ "
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
+    connection.sendall((head + part).encode())
+    time.sleep(0.05)
+    connection.close()
+    time.sleep(0.05)
+    assert post(narrow, {"max_new_tokens": 1}).is_success
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []

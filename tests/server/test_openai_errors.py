@@ -43,6 +43,9 @@ def test_the_rest(client: httpx.Client) -> None:
     large = client.post("/v1/completions", json={"prompt": "a" * 2000}, headers=key)
     assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
     assert "length limit" in large.json()["error"]["message"]
+    pieces = iter([b'{"prompt": "', b"a" * 2000, b'"}'])  # without a stated length
+    headers = {**key, "content-type": "application/json"}
+    assert client.post("/v1/completions", content=pieces, headers=headers).json() == large.json()
     missing = client.get("/v1/nothing", headers=key)
     assert (missing.status_code, missing.json()["error"]["message"]) == (404, "Not Found")
     method = client.get("/v1/completions", headers=key)

@@ -36,6 +36,7 @@ def test_a_dead_engine_is_unhealthy_until_it_is_back(tokenizer_file: Path) -> No
             time.sleep(0.005)
         assert response.status_code == 503
         assert response.json() == {"error": "unhealthy", "error_type": "healthcheck"}
+        assert int(response.headers["retry-after"]) > 0
         assert client.get("/ping").status_code == client.get("/readyz").status_code == 503
         assert client.get("/livez").status_code == 200
         refused = client.post("/generate", json={"inputs": "a"})

@@ -37,6 +37,7 @@ def test_predictions_come_in_order(client: httpx.Client) -> None:
         ({"best_of": 2, "do_sample": True}, "`best_of` is not allowed for this endpoint"),
         ({"top_n_tokens": 1}, "`top_n_tokens` is not allowed for this endpoint"),
         ({"details": True}, "`details` is not allowed for this endpoint"),
+        ({"logprobs_mode": "processed"}, "`logprobs_mode` is not allowed for this endpoint"),
         ({"decoder_input_details": True}, "`decoder_input_details` is not allowed"),
         ({"temperature": -1}, "`temperature` must be strictly positive"),
     ],

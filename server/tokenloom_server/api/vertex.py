@@ -141,6 +141,11 @@ async def _to_request(instance: GenerateBody | ChatBody, chats: OpenAIResponses)
             "logprobs": instance.logprobs,
             "stream": instance.stream,
             "tools": instance.tools,
+            "logprobs_mode": instance.logprobs_mode == "processed",
+            "return_token_ids": instance.return_token_ids,
+            "request_id": instance.request_id is not None,
+            "skip_special_tokens": instance.skip_special_tokens is False,
+            "include_stop_str_in_output": instance.include_stop_str_in_output is False,
         }
         _refuse(unseen)
         return await chats.chat_request(instance)
@@ -150,6 +155,7 @@ async def _to_request(instance: GenerateBody | ChatBody, chats: OpenAIResponses)
         "top_n_tokens": given.top_n_tokens,
         "details": given.details,
         "decoder_input_details": given.decoder_input_details,
+        "logprobs_mode": given.logprobs_mode == "processed",
     }
     _refuse(unseen)
     return instance.to_request(stream=False)

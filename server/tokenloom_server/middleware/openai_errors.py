@@ -8,11 +8,10 @@ import msgspec
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tokenloom_server.api.openai.errors import Fault
+from tokenloom_server.api.openai.errors import CODES, Fault
 
 FOLDER = "/v1/"
 TYPES = {401: "authentication_error", 404: "invalid_request_error", 429: "rate_limit_error"}
-CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
 class OpenAIErrors:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 from tokenloom_router.chat_template import ChatPrompt
 from tokenloom_router.errors import ValidationError
 from tokenloom_server.answer_form import AnswerForm, AnswerPlan
@@ -119,6 +119,33 @@ def test_a_broken_tag_is_refused(value: str) -> None:
     thinking = AnswerForm(None, "auto", ReasoningTags("<t>", "</t>"))
     with pytest.raises(ValidationError, match="grammar is not valid"):
         thinking.constraint(NONE, ConstraintSpec("structural_tag", value), is_open=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{",
+        "",
+        '{"type": "boolean"}}, {"type": "any_text"',
+        '{"type": "boolean"} {}',
+        "{'type': 'boolean'}",
+        '{"type": NaN}',
+    ],
+)
+def test_a_schema_that_is_no_json_does_not_become_part_of_a_tag(value: str) -> None:
+    for form, choice in (
+        (AnswerForm(None, "auto", None), AUTO),
+        (AnswerForm(None, "auto", ReasoningTags("<t>", "</t>")), NONE),
+    ):
+        with pytest.raises(ValidationError, match="grammar is not valid: "):
+            form.constraint(choice, ConstraintSpec("json_schema", value), is_open=False)
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "choice", "grammar", "structural_tag"])
+def test_a_constraint_that_is_no_unicode_is_to_blame_itself(kind: ConstraintKind) -> None:
+    form = AnswerForm(None, "auto", None)
+    with pytest.raises(ValidationError, match="`grammar` is not valid Unicode text"):
+        form.constraint(AUTO, ConstraintSpec(kind, '"\ud800"'), is_open=False)
 
 
 def test_ids_of_calls_are_unique_and_as_the_template_wants_them() -> None:

@@ -31,6 +31,8 @@ from tokenloom_server.tools.tool import ToolChoice
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+"""By status, of what is refused before anybody looks into it."""
 _TAG_PATH = re.compile(r"(?<=is not valid: )format\.[\w.\[\]]+: ")
 _NAME = re.compile(r"`([^`]+)`")
 _PREFIX = "Failed to deserialize the JSON body into the target type: "
@@ -127,7 +129,8 @@ class Fault:
             error = body_error(request, error)
         status = 400 if error.status_code == 422 else error.status_code
         detail = error.detail.encode(errors="replace").decode()
-        return cls(status, detail.removeprefix(_PREFIX) or "The request cannot be read")
+        message = detail.removeprefix(_PREFIX) or "The request cannot be read"
+        return cls(status, message, code=CODES.get(status))
 
     @classmethod
     def _of_field(cls, detail: Mapping[str, Any]) -> Fault:

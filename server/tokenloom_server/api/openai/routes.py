@@ -127,7 +127,10 @@ class OpenAIResponses:
         chat = form.prompt(request.chat, choice)
         plan = AnswerPlan(form, choice, is_open=await self._is_open(chat))
         text = request.constraint
-        constraint = form.constraint(choice, text, is_open=plan.is_open)
+        try:
+            constraint = form.constraint(choice, text, is_open=plan.is_open)
+        except ValidationError as error:
+            raise ValidationError(body.words.translated(error.reason)) from None
         scope = form.stop_scope(choice, text, is_open=plan.is_open)
         return plan, replace(request, chat=chat, constraint=constraint, stop_scope=scope)
 
