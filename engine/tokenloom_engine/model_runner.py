@@ -33,6 +33,8 @@ DEFAULT_PREFILL_TOKENS = {"cpu": 256, "cuda": 4096}
 """A chunk that holds up the streams beside it for a fraction of a second."""
 MAX_AUTO_SEQUENCES = 128
 """`max_batch_total_tokens` auto: no more than so many sequences of full length."""
+TORCH_THREADS = torch.get_num_threads()
+"""What torch takes by itself. An engine may have set it to one since, and another one come now."""
 
 
 class ModelRunner:
@@ -52,9 +54,7 @@ class ModelRunner:
         started = time.perf_counter()
         device = pick_device(config.device)
         num_shards = count_shards(config, device) if shards is None else shards.count
-        if config.num_threads is not None or num_shards > 1:
-            share = max(1, torch.get_num_threads() // num_shards)
-            torch.set_num_threads(config.num_threads or share)
+        torch.set_num_threads(config.num_threads or max(1, TORCH_THREADS // num_shards))
         dtype = pick_dtype(config.dtype, device)
         checkpoint = resolve_checkpoint(config.model_id, config.revision, dtype)
         logger.info("Loading %s as %s on %s", config.model_id, dtype, device)

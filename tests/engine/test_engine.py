@@ -8,9 +8,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import Result, run, submission
+from tokenloom_engine import model_runner
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.messages import EngineStats, LogprobParams, Submit
@@ -353,6 +355,20 @@ def test_a_request_that_never_fits_is_refused(make_engine: MakeEngine, encode: E
     engine = make_engine(max_batch_total_tokens=64)
     result = run(engine, [submission(0, encode(STORY), 60)])[0]
     assert result.error is not None and "KV cache" in result.error
+
+
+def test_another_engine_in_the_process_has_as_many_threads(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "TORCH_THREADS", 2)
+    before = torch.get_num_threads()
+    for _ in range(2):
+        kernels = make_engine(dtype="bfloat16")._runner.kernels
+        if kernels is None:
+            pytest.skip("the CPU kernels cannot be built")
+        assert kernels.threads == 2
+        assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)
 
 
 def test_bfloat16_says_the_same_alone_and_in_a_crowd(
