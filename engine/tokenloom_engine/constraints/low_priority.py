@@ -6,8 +6,9 @@ import os
 import sys
 import threading
 
-LOW_PRIORITY = 10
-"""Niceness of threads whose work nobody's next token waits for."""
+LOW_PRIORITY = 15
+"""Niceness of threads whose work nobody's next token waits for. A core that the model computes on
+gives them a thirtieth of its time, and what it does not need."""
 
 
 def lower_priority() -> None:
