@@ -10,7 +10,7 @@ from tokenloom_engine.constraints.masks import wait_for
 from tokenloom_engine.forward_clock import ForwardClock
 from tokenloom_engine.sequence import Sequence
 
-PATIENCE_SECONDS = 0.002
+PATIENCE_SECONDS = 0.001
 """How long a step waits for masks before and after its forward; whose is late sits out a step."""
 LONELY_SECONDS = 0.05
 """How long it waits where all of its sequences would sit out."""
