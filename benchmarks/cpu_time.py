@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from benchmarks.server_processes import listener
+
 PARTS = ("front", "engine", "others", "client")
 
 
@@ -19,7 +21,7 @@ class CpuTime:
     _processes: dict[str, list[psutil.Process]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        front = _listener(int(self.url.rpartition(":")[2]))
+        front = listener(self.url)
         self._processes = {"client": [psutil.Process()]}
         if front is None:
             return
@@ -43,16 +45,6 @@ class CpuTime:
         used: dict[str, float] = {}
         yield used
         used |= {part: seconds - before[part] for part, seconds in self.read().items()}
-
-
-def _listener(port: int) -> psutil.Process | None:
-    """The process below this one that listens on the port."""
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            for connection in child.net_connections("tcp"):
-                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-                    return child
-    return None
 
 
 def _runs_engine(process: psutil.Process) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.load import Server
 from benchmarks.report import print_line
+from benchmarks.server_processes import paused
 from benchmarks.validity import validity_figures
 from benchmarks.workload import Workload
 
@@ -18,7 +19,10 @@ FIGURES = ("requests_per_second", "tokens_per_second", "ttft_p50_ms", "time_per_
 
 @dataclass
 class Peers:
-    """Compares throughput. Each round has prompts of its own, so no prefix cache knows them."""
+    """Compares throughput. Each round has prompts of its own, so no prefix cache knows them.
+
+    While one server is measured, those of the others that this process started stand still.
+    """
 
     servers: dict[str, Server]
     """By name: OURS, and its peers."""
@@ -45,7 +49,10 @@ class Peers:
 
     def _run_server(self, name: str, concurrency: int, num_requests: int, number: int) -> None:
         workload = replace(self.workload, seed=f"{self.workload.seed}/{number}")
-        level = self.servers[name].run(workload.requests(concurrency, num_requests), concurrency)
+        others = [server.url for other, server in self.servers.items() if other != name]
+        requests = workload.requests(concurrency, num_requests)
+        with paused(others):
+            level = self.servers[name].run(requests, concurrency)
         validity = validity_figures(level)
         self.num_failures += len(level.errors)
         if name == OURS:
