@@ -47,7 +47,8 @@ def error_body(error: RequestError) -> bytes:
 
 
 def json_error(message: str, error_type: str) -> bytes:
-    """The JSON of an error that no exception stands for."""
+    """Encode an error's message and type. Halves of surrogate pairs in it are replaced by `?`."""
+    message = message.encode(errors="replace").decode()
     return msgspec.json.encode({"error": message, "error_type": error_type})
 
 

@@ -1,4 +1,4 @@
-"""Whatever schemathesis makes of the OpenAPI document, the server never answers 5xx."""
+"""No request body leads to a 5xx: schemathesis' bodies, and each JSON type in each place."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from transformers import AutoTokenizer
 
+from tests.integration.json_types import BODIES, documented, faults, mutations
 from tests.integration.random_model import save_random_model
 from tests.integration.serving import Server, serve
 
@@ -48,6 +51,26 @@ def test_no_request_to_openais_routes_is_a_server_error(
     assert run.returncode == 0, run.stdout
     assert "Selected: 5/" in run.stdout, run.stdout
     assert random_server.engine_pid() == engine, "it is still the first"
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_every_json_type_in_every_place(
+    random_server: Server, path: str, body: dict[str, Any]
+) -> None:
+    engine = random_server.engine_pid()
+    with httpx.Client(base_url=random_server.url, timeout=60) as client:
+        assert client.post(path, json=body).status_code == 200, "the body as it is"
+        number, found = faults(client, ((path, changed) for changed in mutations(body)))
+    assert number > 17 * len(body)
+    assert not found, "\n".join(found[:20])
+    assert random_server.engine_pid() == engine, "it is still the first"
+
+
+def test_every_json_type_in_every_documented_field(random_server: Server) -> None:
+    with httpx.Client(base_url=random_server.url, timeout=60) as client:
+        number, found = faults(client, documented(client))
+    assert number > 1000
+    assert not found, "\n".join(found[:20])
 
 
 def schemathesis(

@@ -82,7 +82,7 @@ def _part_text(place: str, part: object) -> str:
     if not isinstance(part, dict):
         raise ValidationError(f"`{place}` must be an object with `type`")
     kind = part.get("type")
-    if kind not in _TEXT_PARTS:
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise ValidationError(
             f"`{place}` has the type {json.dumps(kind)[:100]}, which is not supported: "
             'the model takes parts of the type "text" only'
