@@ -23,13 +23,20 @@ from tokenloom_server.tools.formats import pick_format
 from tokenloom_server.tools.tool import ToolChoice
 from tokenloom_server.tools.tool_prompt import (
     Message,
+    encode_arguments,
+    flatten_calls,
+    flatten_results,
     instructed,
-    plain_messages,
     tool_bodies,
 )
 
 MENTIONS_TOOLS = re.compile(r"\{[{%][^}]*\btools\b")
 """A template that knows tools reads a variable of this name."""
+RENDERS_CALLS = re.compile(r"\{[{%][^}]*\btool_calls\b")
+RENDERS_RESULTS = re.compile(r"""\{[{%][^}]*["']tool["']""")
+"""A template that compares a message's role with `tool`."""
+CONCATENATES_ARGUMENTS = re.compile(r"""\+\s*[\w.\[\]'"]*\barguments\b['"\]]*\s*(?:\+|-?[%}]\})""")
+"""A template that adds a call's arguments to strings, without a filter that encodes them."""
 ALPHANUMERIC = string.ascii_letters + string.digits
 
 
@@ -40,8 +47,14 @@ class AnswerForm:
         self, template: str | None, call_parser: str, reasoning: ReasoningTags | None
     ) -> None:
         """`template` is the one for chats with tools. `call_parser` is a format's name or auto."""
-        self._knows_tools = template is not None and MENTIONS_TOOLS.search(template) is not None
-        self.format = pick_format(call_parser, template if self._knows_tools else None)
+        text = template or ""
+        self._knows_tools = MENTIONS_TOOLS.search(text) is not None
+        self._renders_calls = self._knows_tools or RENDERS_CALLS.search(text) is not None
+        self._renders_results = self._knows_tools or (
+            self._renders_calls and RENDERS_RESULTS.search(text) is not None
+        )
+        self._concatenates_arguments = CONCATENATES_ARGUMENTS.search(text) is not None
+        self.format = pick_format(call_parser, template if self._renders_calls else None)
         self.reasoning = reasoning
         texts = self.format.group([("", "")]) + (self.format.separator or "")
         self._fixed = [texts, *((reasoning.start, reasoning.end) if reasoning else ())]
@@ -52,8 +65,12 @@ class AnswerForm:
         return replace(chat, messages=self._messages(chat.messages, choice), tools=tools)
 
     def _messages(self, messages: Sequence[Message], choice: ToolChoice) -> list[Message]:
-        if not self._knows_tools:
-            messages = plain_messages(messages, self.format)
+        if not self._renders_results:
+            messages = flatten_results(messages)
+        if not self._renders_calls:
+            messages = flatten_calls(messages, self.format)
+        elif self._concatenates_arguments:
+            messages = encode_arguments(messages)
         if choice.callable and not (self._knows_tools and not self.format.needs_prompt):
             messages = instructed(messages, self.format, choice)
         return list(messages)

@@ -20,11 +20,15 @@ from tokenloom_server.api.status import status_routes
 from tokenloom_server.api.tokenize import tokenize_routes
 from tokenloom_server.api.vertex import vertex_routes
 from tokenloom_server.errors import EXCEPTION_HANDLERS
+from tokenloom_server.http_metrics import HttpMetrics
 from tokenloom_server.middleware.api_key import ApiKey
 from tokenloom_server.middleware.openai_errors import OpenAIErrors
 from tokenloom_server.middleware.payload_limit import PayloadLimit
 from tokenloom_server.middleware.request_id import RequestId
+from tokenloom_server.middleware.response_count import ResponseCount
 from tokenloom_server.settings import Settings
+from tokenloom_server.unknown_fields import HEADER as IGNORED_FIELDS
+from tokenloom_server.unknown_fields import UnknownFields
 
 DESCRIPTION = (
     "Serves a language model in the dialect of text-generation-inference, with a constraint "
@@ -54,13 +58,15 @@ def create_app(settings: Settings, router: Router, metrics: Metrics) -> FastAPI:
     )
     # Only for the documentation page's "Authorize"; the middleware decides.
     key = [Security(HTTPBearer(auto_error=False))] if settings.api_key else []
-    app.include_router(generate_routes(router, settings), dependencies=key)
-    app.include_router(tokenize_routes(router, settings), dependencies=key)
-    app.include_router(vertex_routes(router, settings), dependencies=key)
+    http_metrics = HttpMetrics(metrics.registry)
+    unknown = UnknownFields(http_metrics, are_refused=settings.strict_fields)
+    app.include_router(generate_routes(router, settings, unknown), dependencies=key)
+    app.include_router(tokenize_routes(router, settings, unknown), dependencies=key)
+    app.include_router(vertex_routes(router, settings, unknown), dependencies=key)
     app.include_router(invocation_routes(), dependencies=key)
     app.include_router(openai_routes(router, settings), dependencies=key)
     app.include_router(status_routes(router, settings, metrics))
-    _add_middleware(app, settings)
+    _add_middleware(app, settings, http_metrics)
     if settings.otlp_endpoint:
         _trace(app, settings.otlp_endpoint, settings.otlp_service_name, metrics)
     return app
@@ -76,7 +82,7 @@ def _trace(app: FastAPI, endpoint: str, service_name: str, metrics: Metrics) -> 
     app.add_middleware(RequestSpan, tracing=tracing)
 
 
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, http_metrics: HttpMetrics) -> None:
     """The last one added sees a request first."""
     app.add_middleware(PayloadLimit, limit=settings.payload_limit)
     if settings.api_key:
@@ -88,5 +94,6 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         allow_origins=settings.cors_allow_origin or ["*"],
         allow_methods=["GET", "POST"],
         allow_headers=["*"],  # clients of OpenAI's dialect send some of their own
-        expose_headers=["x-request-id"],
+        expose_headers=["x-request-id", IGNORED_FIELDS],
     )
+    app.add_middleware(ResponseCount, metrics=http_metrics)

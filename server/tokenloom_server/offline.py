@@ -184,8 +184,9 @@ def generate(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     metrics = Metrics()
     router = Router(router_config, engine, metrics)
-    # There is nobody to be kept out: the routes are reached by this process alone.
-    app = create_app(settings.model_copy(update={"api_key": None}), router, metrics)
+    # The routes are reached by this process alone, and an output file has no headers.
+    settings = settings.model_copy(update={"api_key": None, "strict_fields": True})
+    app = create_app(settings, router, metrics)
     try:
         with BatchOutput.opened(output, input) as batch_output:
             batch = Batch(app, input, batch_output, settings.max_concurrent_requests)

@@ -103,6 +103,12 @@ class Settings(BaseSettings):
     cors_allow_origin: Texts = flag(
         (), HTTP, "origin that browsers may call from, may be repeated; without it any"
     )
+    strict_fields: Switch = flag(
+        False,
+        HTTP,
+        "refuse unknown fields on TGI's routes; without it they are ignored and named in the "
+        "header x-ignored-fields",
+    )
     payload_limit: int = flag(2_000_000, HTTP, "largest request body in bytes", gt=0)
     compute_type: str | None = flag(
         None, HTTP, "value of the response header x-compute-type; without it 1-DEVICE"

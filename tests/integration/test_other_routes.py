@@ -35,6 +35,16 @@ def test_the_tokens_of_a_chat(server: Server, model_path: Path) -> None:
     assert "".join(token["text"] for token in tokens if "\ufffd" not in token["text"]) in text
 
 
+@pytest.mark.parametrize("number", [1, 7, 10_000])
+def test_the_last_tokens_of_a_chat(server: Server, number: int) -> None:
+    whole = post(server, "/chat_tokenize", {"messages": MESSAGES}).json()
+    cut = post(
+        server, "/chat_tokenize", {"messages": MESSAGES, "truncate_prompt_tokens": number}
+    ).json()
+    assert cut["tokenize_response"] == whole["tokenize_response"][-number:]
+    assert cut["templated_text"] == whole["templated_text"]
+
+
 @pytest.mark.parametrize("messages", [[], [{"role": "user"}], [{"role": 1}], "Say hi.", None])
 def test_a_chat_that_is_none(server: Server, messages: object) -> None:
     response = post(server, "/chat_tokenize", {"messages": messages})
@@ -48,6 +58,17 @@ def test_predictions_of_prompts_and_chats(server: Server) -> None:
     chat = post(server, "/v1/chat/completions", CHAT).json()
     said = chat["choices"][0]["message"]["content"]
     assert answer == {"predictions": [" Paris.", said, " Paris."]}
+
+
+def test_a_prediction_has_the_warnings_of_its_schema(server: Server) -> None:
+    schema = {"type": "array", "items": {"const": 1}, "maxItems": 1, "uniqueItems": True}
+    grammar = {"type": "json", "value": schema, "lenient": True}
+    plain = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
+    lenient = {"inputs": PROMPT, "parameters": {"max_new_tokens": 4, "grammar": grammar}}
+    answer = post(server, "/vertex", {"instances": [plain, lenient]}).json()
+    assert json.loads(answer["predictions"][1]) in ([], [1])
+    (warning,) = answer["warnings"]
+    assert warning.startswith("instances[1]: ") and "uniqueItems" in warning
 
 
 @pytest.mark.parametrize(

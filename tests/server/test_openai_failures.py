@@ -114,6 +114,28 @@ def test_a_model_without_a_chat_template(client: httpx.Client) -> None:
     assert "no chat template" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("reasoning_parser", ["none", "think"])
+def test_a_chat_template_that_fails(
+    tokenizer_file: Path, tmp_path: Path, reasoning_parser: str
+) -> None:
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"chat_template": "{{ raise_exception('no such role') }}"}))
+    settings = {"tokenizer_config_path": str(config), "reasoning_parser": reasoning_parser}
+    with (
+        running(tokenizer_file, **settings) as server,
+        httpx.Client(base_url=server.url) as client,
+    ):
+        for path, field, body in (
+            ("/v1/responses", "input", {"input": "hi"}),
+            ("/v1/chat/completions", "messages", {"messages": [{"role": "user", "content": "hi"}]}),
+        ):
+            response = client.post(path, json=body)
+            assert response.status_code == 400
+            error = response.json()["error"]
+            assert error["message"].startswith(f"`{field}`: the chat template failed: no such role")
+            assert error["param"] == field
+
+
 def test_a_server_that_stops(tokenizer_file: Path) -> None:
     with running(tokenizer_file) as server, httpx.Client(base_url=server.url) as client:
         server.router.drain()

@@ -65,7 +65,7 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         "warnings",
     }
     parameters = schemas["GenerateParameters"]
-    assert parameters["additionalProperties"] is False
+    assert parameters["additionalProperties"] is True, "unknown fields are ignored"
     assert all(field["description"] for field in parameters["properties"].values())
 
 

@@ -17,6 +17,7 @@ from tokenloom_server.api.stream_events import StreamEventBody
 from tokenloom_server.body_route import StrictJsonRoute
 from tokenloom_server.errors import ErrorBody
 from tokenloom_server.settings import Settings
+from tokenloom_server.unknown_fields import UnknownFields
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"model": ErrorBody, "description": "The request breaks a rule"},
@@ -29,36 +30,38 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 class Responses:
     """Makes a route's response from its body."""
 
-    def __init__(self, router: Router, settings: Settings) -> None:
+    def __init__(self, router: Router, settings: Settings, unknown: UnknownFields) -> None:
         self._router = router
         self._settings = settings
+        self._unknown = unknown
 
     def whole(
         self, body: GenerateBody, *, full_text: bool = False, as_list: bool = False
     ) -> Response:
         """Generate, then answer. `full_text` holds where the body does not say."""
-        shown = _presentation(body, full_text=full_text, as_list=as_list)
+        headers = self._unknown.headers(body)
         return WholeResponse(
             self._router,
             body.to_request(stream=False),
-            shown,
+            _presentation(body, headers, full_text=full_text, as_list=as_list),
             compute_type(self._router, self._settings),
         )
 
     def streamed(self, body: GenerateBody, *, full_text: bool = False) -> Response:
         """Answer with the tokens as they come."""
+        headers = self._unknown.headers(body)
         return StreamedResponse(
             self._router,
             body.to_request(stream=True),
-            _presentation(body, full_text=full_text),
+            _presentation(body, headers, full_text=full_text),
             compute_type(self._router, self._settings),
         )
 
 
-def generate_routes(router: Router, settings: Settings) -> APIRouter:
+def generate_routes(router: Router, settings: Settings, unknown: UnknownFields) -> APIRouter:
     """POST /generate, /generate_stream and /."""
     routes = APIRouter(route_class=StrictJsonRoute, tags=["Generate"], responses=ERRORS)
-    responses = Responses(router, settings)
+    responses = Responses(router, settings, unknown)
 
     @routes.post("/generate", **_answers(WholeResponse, GenerateResponseBody))
     async def generate(
@@ -86,7 +89,9 @@ def generate_routes(router: Router, settings: Settings) -> APIRouter:
     return routes
 
 
-def _presentation(body: GenerateBody, *, full_text: bool, as_list: bool = False) -> Presentation:
+def _presentation(
+    body: GenerateBody, headers: dict[str, str], *, full_text: bool, as_list: bool = False
+) -> Presentation:
     given = body.parameters
     if given.return_full_text is not None:
         full_text = given.return_full_text
@@ -94,6 +99,7 @@ def _presentation(body: GenerateBody, *, full_text: bool, as_list: bool = False)
         prefix=body.inputs if full_text else "",
         with_details=given.wants_details,
         as_list=as_list,
+        headers=headers,
     )
 
 

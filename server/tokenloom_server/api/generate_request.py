@@ -13,6 +13,7 @@ from tokenloom_router.parameters import validate_text
 from tokenloom_router.request import GenerateRequest
 from tokenloom_server.api.grammar import Grammar
 from tokenloom_server.api.items import MAX_ITEMS, Items
+from tokenloom_server.unknown_fields import OpenBody
 
 Float = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**32)]
@@ -33,10 +34,8 @@ class LogitsProcessorBody(BaseModel):
     args: dict[str, Any] = Field(default={}, description="What it takes")
 
 
-class GenerateParameters(BaseModel):
-    """How to generate. A field that is not named here is refused."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
+class GenerateParameters(OpenBody):
+    """How to generate."""
 
     best_of: Count | None = Field(
         default=None,
@@ -152,10 +151,8 @@ class GenerateParameters(BaseModel):
         return self.details or self.decoder_input_details
 
 
-class GenerateBody(BaseModel):
+class GenerateBody(OpenBody):
     """A prompt, and how to go on from it."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     inputs: str = Field(description="The prompt")
     parameters: GenerateParameters = GenerateParameters()

@@ -7,7 +7,8 @@ an error, because the client left, or because the server stops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 from sse_starlette.event import ServerSentEvent
@@ -39,6 +40,8 @@ class Presentation:
     with_details: bool
     as_list: bool = False
     """Whether a whole response comes as the one element of a list."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of the response that depend on the body alone."""
 
 
 class GenerationResponse(Response):
@@ -66,7 +69,7 @@ class WholeResponse(GenerationResponse):
             body = response_body(response, prefix=shown.prefix, with_details=shown.with_details)
             answer = Response(
                 msgspec.json.encode([body] if shown.as_list else body),
-                headers=response_headers(response, self._compute_type),
+                headers={**response_headers(response, self._compute_type), **shown.headers},
                 media_type=self.media_type,
             )
             await answer(scope, receive, send)
@@ -100,6 +103,7 @@ class StreamedResponse(GenerationResponse):
             events.chunks(first, stream),
             headers={
                 **stream_headers(stream.request, stream.timings, self._compute_type),
+                **self._shown.headers,
                 "cache-control": "no-cache",
                 "content-type": "text/event-stream",
             },

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -17,12 +17,11 @@ from tokenloom_server.api.openai.routes import OpenAIResponses
 from tokenloom_server.body_route import StrictJsonRoute
 from tokenloom_server.errors import ErrorBody
 from tokenloom_server.settings import Settings
+from tokenloom_server.unknown_fields import OpenBody, UnknownFields
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(OpenBody):
     """A text to tokenize."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     inputs: str
     add_special_tokens: bool = Field(
@@ -46,7 +45,7 @@ class ChatTokensBody(TypedDict):
     templated_text: str
 
 
-def tokenize_routes(router: Router, settings: Settings) -> APIRouter:
+def tokenize_routes(router: Router, settings: Settings, unknown: UnknownFields) -> APIRouter:
     """POST /tokenize and /chat_tokenize."""
     chats = OpenAIResponses(router, settings)
     routes = APIRouter(route_class=StrictJsonRoute, tags=["Tokenize"])
@@ -59,8 +58,9 @@ def tokenize_routes(router: Router, settings: Settings) -> APIRouter:
         body: Annotated[TokenizeBody, Body(openapi_examples=TOKENIZE_EXAMPLES)],
     ) -> Response:
         """The tokens of a text, with their places in it."""
+        headers = unknown.headers(body)
         spans = await router.tokenize(body.inputs, add_special_tokens=body.add_special_tokens)
-        return Response(msgspec.json.encode(spans), media_type="application/json")
+        return Response(msgspec.json.encode(spans), headers=headers, media_type="application/json")
 
     @routes.post(
         "/chat_tokenize",
@@ -69,10 +69,12 @@ def tokenize_routes(router: Router, settings: Settings) -> APIRouter:
     async def chat_tokenize(
         body: Annotated[ChatBody, Body(openapi_examples=CHAT_TOKENIZE_EXAMPLES)],
     ) -> Response:
-        """The prompt that a chat becomes, and its tokens."""
+        """The prompt of a chat, and its last `truncate_prompt_tokens` tokens (default: all)."""
         request = await chats.chat_request(body)
         assert request.chat is not None
         text, spans = await router.tokenize_chat(request.chat)
+        if request.truncate is not None:
+            spans = spans[-request.truncate :]
         answer = {"tokenize_response": spans, "templated_text": text}
         return Response(msgspec.json.encode(answer), media_type="application/json")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, NotRequired
 
 import msgspec
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
@@ -24,6 +25,7 @@ from tokenloom_server.api.openai.routes import OpenAIResponses
 from tokenloom_server.body_route import StrictJsonRoute
 from tokenloom_server.disconnect import cancelled_on_disconnect
 from tokenloom_server.settings import Settings
+from tokenloom_server.unknown_fields import OpenBody, UnknownFields
 
 
 def _kind(instance: object) -> str:
@@ -36,10 +38,8 @@ Instance = Annotated[
 ]
 
 
-class VertexBody(BaseModel):
+class VertexBody(OpenBody):
     """What to generate from: each of them by itself."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     instances: Items[Instance] = Field(
         description="Bodies of /generate or of /v1/chat/completions; as many as the server takes "
@@ -69,6 +69,8 @@ class VertexResponseBody(TypedDict):
     """The texts, in the order of the instances."""
 
     predictions: list[str]
+    warnings: NotRequired[list[str]]
+    """What lenient schemas left out, each with its instance."""
 
 
 class VertexResponse(Response):
@@ -82,12 +84,14 @@ class VertexResponse(Response):
         requests: list[GenerateRequest],
         prefixes: list[str],
         compute_type: str,
+        headers: Mapping[str, str],
     ) -> None:
         super().__init__()
         self._router = router
         self._requests = requests
         self._prefixes = prefixes
         self._compute_type = compute_type
+        self._shown_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with (
@@ -99,20 +103,30 @@ class VertexResponse(Response):
             body: VertexResponseBody = {
                 "predictions": [a + b for a, b in zip(self._prefixes, texts, strict=True)]
             }
+            warnings = [
+                f"instances[{index}]: {warning}"
+                for index, stream in enumerate(streams)
+                for warning in stream.request.warnings
+            ]
+            if warnings:
+                body["warnings"] = warnings
             answer = Response(
                 msgspec.json.encode(body),
-                headers=summed_headers(
-                    [stream.request for stream in streams],
-                    [stream.timings for stream in streams],
-                    generations,
-                    self._compute_type,
-                ),
+                headers={
+                    **summed_headers(
+                        [stream.request for stream in streams],
+                        [stream.timings for stream in streams],
+                        generations,
+                        self._compute_type,
+                    ),
+                    **self._shown_headers,
+                },
                 media_type=self.media_type,
             )
             await answer(scope, receive, send)
 
 
-def vertex_routes(router: Router, settings: Settings) -> APIRouter:
+def vertex_routes(router: Router, settings: Settings, unknown: UnknownFields) -> APIRouter:
     """POST /vertex."""
     chats = OpenAIResponses(router, settings)
     routes = APIRouter(route_class=StrictJsonRoute, tags=["Generate"], responses=ERRORS)
@@ -127,8 +141,10 @@ def vertex_routes(router: Router, settings: Settings) -> APIRouter:
         body: Annotated[VertexBody, Body(openapi_examples=VERTEX_EXAMPLES)],
     ) -> Response:
         """Generate from several prompts at once."""
+        headers = unknown.headers(body)
         requests = await body.to_requests(router, chats)
-        return VertexResponse(router, requests, body.prefixes(), compute_type(router, settings))
+        shown_type = compute_type(router, settings)
+        return VertexResponse(router, requests, body.prefixes(), shown_type, headers)
 
     return routes
 

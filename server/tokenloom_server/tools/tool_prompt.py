@@ -22,10 +22,10 @@ def tool_bodies(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": _function(tool)} for tool in tools]
 
 
-def plain_messages(messages: Sequence[Message], format: CallFormat) -> list[Message]:
-    """For a template that does not: calls as text, their results as words of the user."""
+def flatten_results(messages: Sequence[Message]) -> list[Message]:
+    """Tool results as text of the user, for a template that does not render the role `tool`."""
     names: dict[str, str] = {}
-    plain: list[Message] = []
+    flat: list[Message] = []
     was_result = False
     for message in messages:
         calls = message.get("tool_calls") or []
@@ -35,15 +35,31 @@ def plain_messages(messages: Sequence[Message], format: CallFormat) -> list[Mess
             name = message.get("name") or names.get(message.get("tool_call_id", ""), "the function")
             text = f"Result of {name}:\n{message['content']}"
             if was_result:
-                plain[-1] = {**plain[-1], "content": f"{plain[-1]['content']}\n\n{text}"}
+                flat[-1] = {**flat[-1], "content": f"{flat[-1]['content']}\n\n{text}"}
             else:
-                plain.append({"role": "user", "content": text})
-        elif calls:
-            plain.append(_plain_calls(message, format))
+                flat.append({"role": "user", "content": text})
         else:
-            plain.append(message)
+            flat.append(message)
         was_result = is_result
-    return plain
+    return flat
+
+
+def flatten_calls(messages: Sequence[Message], format: CallFormat) -> list[Message]:
+    """Tool calls as text of the assistant, for a template that does not render `tool_calls`."""
+    return [
+        _flat_calls(message, format) if message.get("tool_calls") else message
+        for message in messages
+    ]
+
+
+def encode_arguments(messages: Sequence[Message]) -> list[Message]:
+    """Arguments of tool calls as JSON text, for a template that adds them to strings."""
+    return [
+        {**message, "tool_calls": [_encoded_call(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
 
 
 def instructed(
@@ -81,7 +97,12 @@ def _function(tool: Tool) -> dict[str, Any]:
     return function
 
 
-def _plain_calls(message: Message, format: CallFormat) -> Message:
+def _encoded_call(call: Message) -> Message:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": _json(function["arguments"])}}
+
+
+def _flat_calls(message: Message, format: CallFormat) -> Message:
     functions = [call["function"] for call in message["tool_calls"]]
     text = format.group([(f["name"], _json(f["arguments"])) for f in functions])
     kept = {key: value for key, value in message.items() if key != "tool_calls"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 from tokenloom_router.chat_template import ChatPrompt
@@ -15,8 +16,9 @@ from tokenloom_server.tools.formats import pick_format
 from tokenloom_server.tools.tool import Tool, ToolChoice
 from tokenloom_server.tools.tool_prompt import (
     Message,
+    flatten_calls,
+    flatten_results,
     instruction,
-    plain_messages,
 )
 
 ADD = Tool(number=0, name="add", description="Adds", parameters={"properties": {"x": {}}})
@@ -42,7 +44,7 @@ HISTORY: list[Message] = [
 
 def test_templates_that_do_not_get_words() -> None:
     format = pick_format("json", None)
-    user, calls, results, last = plain_messages(HISTORY, format)
+    user, calls, results, last = flatten_calls(flatten_results(HISTORY), format)
     assert (user, last) == (HISTORY[0], HISTORY[-1])
     assert calls == {
         "role": "assistant",
@@ -90,6 +92,47 @@ def test_who_is_told_what() -> None:
     ]
     for choice in (NONE, ToolChoice(tools=(ADD,), mode="none")):
         assert AnswerForm(NATIVE, "auto", None).prompt(chat, choice).tools is None
+
+
+CALLS_ALONE = (
+    "{% for m in messages %}{% if m.tool_calls %}{% for c in m['tool_calls'] %}"
+    "<tool_call>{{ c.function.name }}{{ c.function.arguments | tojson }}</tool_call>{% endfor %}"
+    "{% else %}{{ m.role }}: {{ m.content }}\n{% endif %}{% endfor %}"
+)
+CALLS_AND_RESULTS = CALLS_ALONE.replace(
+    "{% else %}", "{% elif m['role'] == 'tool' %}({{ m.content }}){% else %}"
+)
+ADDED = (
+    "{%- for m in messages %}{%- for c in m['tool_calls'] %}"
+    "{{'<call>' + c['function']['name'] + ' ' + c['function']['arguments'] + '</call>'}}"
+    "{%- endfor %}{%- if m['role'] == 'tool' %}{{ m['content'] }}{%- endif %}{%- endfor %}"
+)
+
+
+def rendered(template: str, choice: ToolChoice = NONE) -> str:
+    chat = AnswerForm(template, "auto", None).prompt(ChatPrompt(messages=HISTORY), choice)
+    assert chat.tools is None
+    (text,), _ = cast(
+        "tuple[list[str], object]",
+        render_jinja_template(conversations=[chat.messages], chat_template=template),
+    )
+    return text
+
+
+def test_a_template_that_renders_calls_and_knows_no_tools_renders_the_history() -> None:
+    calls = '<tool_call>add{"x": 1}</tool_call><tool_call>add{}</tool_call>'
+    results = "user: Result of add:\n3\n\nResult of add:\n4\n"
+    assert rendered(CALLS_ALONE) == f"user: Add\n{calls}{results}user: So?\n"
+    assert rendered(CALLS_AND_RESULTS) == f"user: Add\n{calls}(3)(4)user: So?\n"
+    assert rendered(ADDED) == '<call>add {"x": 1}</call><call>add {}</call>34'
+    flat = rendered("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert '{"tool_call": {"name": "add", "arguments": {"x": 1}}}' in flat
+
+
+def test_such_a_template_names_the_form_of_calls() -> None:
+    told = rendered(CALLS_AND_RESULTS, AUTO)
+    assert told.startswith("user: You can call these functions:")
+    assert '<tool_call>\n{"name": "NAME"' in told
 
 
 def test_special_tokens_of_the_form_are_marks() -> None:

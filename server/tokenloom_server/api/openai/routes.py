@@ -115,7 +115,17 @@ class OpenAIResponses:
         return AnswerForm(template, self._settings.tool_call_parser, tags)
 
     async def _planned(self, body: ChatBody | ResponsesBody) -> tuple[AnswerPlan, GenerateRequest]:
-        """A chat's request with what tools and reasoning make of it. Raises ValidationError."""
+        """A chat's request with what tools and reasoning make of it.
+
+        Raises:
+            ValidationError: its message has the names of the body's fields.
+        """
+        try:
+            return await self._plan(body)
+        except ValidationError as error:
+            raise ValidationError(body.words.translated(error.reason)) from None
+
+    async def _plan(self, body: ChatBody | ResponsesBody) -> tuple[AnswerPlan, GenerateRequest]:
         form, router = self._form, self._router
         convert = partial(body.to_request, router.chat_template, router.sampling_defaults)
         if body.num_items > MANY_ITEMS:
@@ -127,10 +137,7 @@ class OpenAIResponses:
         chat = form.prompt(request.chat, choice)
         plan = AnswerPlan(form, choice, is_open=await self._is_open(chat))
         text = request.constraint
-        try:
-            constraint = form.constraint(choice, text, is_open=plan.is_open)
-        except ValidationError as error:
-            raise ValidationError(body.words.translated(error.reason)) from None
+        constraint = form.constraint(choice, text, is_open=plan.is_open)
         scope = form.stop_scope(choice, text, is_open=plan.is_open)
         return plan, replace(request, chat=chat, constraint=constraint, stop_scope=scope)
 
