@@ -14,6 +14,7 @@ from llguidance.numpy import fill_next_token_bitmask_par
 from tokenloom_engine.constraints.backends.llguidance.aside import Aside
 from tokenloom_engine.constraints.backends.llguidance.call_clock import CallClock
 from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
+from tokenloom_engine.constraints.backends.llguidance.exact_schema import exact_schema
 from tokenloom_engine.constraints.backends.llguidance.grammar import (
     grammar_of,
     grammar_to_compile,
@@ -94,7 +95,8 @@ class LlguidanceBackend:
             raise InvalidConstraintError(reason(messages[0]))
         self._thermometer(spec)
         if spec.kind == "json_schema":
-            return with_places(spec.value, messages)
+            inexact = exact_schema(spec.value, lenient=spec.lenient).warnings
+            return [*inexact, *with_places(spec.value, messages)]
         return messages if warnings is None else warnings
 
     def create(self, spec: ConstraintSpec) -> Constraint:

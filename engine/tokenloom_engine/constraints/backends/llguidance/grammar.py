@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from llguidance import LLMatcher, grammar_from
 
+from tokenloom_engine.constraints.backends.llguidance.exact_grammar import exact_grammar
+from tokenloom_engine.constraints.backends.llguidance.exact_schema import (
+    ExactSchema,
+    exact_schema,
+)
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.spec import ConstraintSpec
@@ -32,6 +37,8 @@ def grammar_of(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
     try:
         grammar = grammar_without_prefix(spec, special_tokens)
         return _behind_prefix(spec.prefix, grammar) if spec.prefix else grammar
+    except InvalidConstraintError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
 
@@ -50,16 +57,16 @@ def grammar_without_prefix(spec: ConstraintSpec, special_tokens: SpecialTokens) 
     """The same, of what follows the spec's prefix; what is wrong may also raise ValueError."""
     match spec.kind:
         case "json_schema":
-            return _json_grammar(spec.value, spec)
+            return _json_grammar(exact_schema(spec.value, lenient=spec.lenient), spec)
         case "json_object":
-            return _json_grammar('{"type": "object"}', spec)
+            return _json_grammar(ExactSchema('{"type": "object"}'), spec)
         case "regex":
             return LLMatcher.grammar_from_regex(spec.value)
         case "choice":
             # As alternatives of a Lark rule, compiling takes the square of their number.
             return LLMatcher.grammar_from_regex("|".join(map(re.escape, _choices(spec.value))))
         case "grammar":
-            return grammar_from(grammar_notation(spec.value), spec.value)
+            return exact_grammar(grammar_from(grammar_notation(spec.value), spec.value))
         case "text":
             return LLMatcher.grammar_from_regex("(?s:.*)")
         case "structural_tag":
@@ -90,30 +97,37 @@ def _lark(grammar: str) -> dict[str, Any]:
     return {"lark_grammar": grammar}
 
 
-def _json_grammar(schema: str, spec: ConstraintSpec) -> str:
+def _json_grammar(schema: ExactSchema, spec: ConstraintSpec) -> str:
     """What the request says outranks a schema's own `x-guidance`, which outranks our defaults.
 
     Whether it is lenient, the request says even if it does not: no schema weakens itself unasked.
     """
     return LLMatcher.grammar_from_json_schema(
-        schema, defaults=JSON_DEFAULTS, overrides=_overrides(spec)
+        schema.text, defaults=JSON_DEFAULTS, overrides=_overrides(schema, spec)
     )
 
 
 def _lark_of_schema(spec: ConstraintSpec) -> str:
     """The schema is not parsed here, but for the parts that it has at its top."""
+    schema = exact_schema(spec.value, lenient=spec.lenient)
     try:
-        parts = msgspec.json.decode(spec.value, type=dict[str, msgspec.Raw])
+        parts = msgspec.json.decode(schema.text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
     own = msgspec.json.decode(parts.get("x-guidance", b"null"))
-    options = {**JSON_DEFAULTS, **(own if isinstance(own, dict) else {}), **_overrides(spec)}
+    options = {
+        **JSON_DEFAULTS,
+        **(own if isinstance(own, dict) else {}),
+        **_overrides(schema, spec),
+    }
     parts["x-guidance"] = msgspec.Raw(msgspec.json.encode(options))
     return f"start: %json {msgspec.json.encode(parts).decode()}"
 
 
-def _overrides(spec: ConstraintSpec) -> JsonCompileOptions:
+def _overrides(schema: ExactSchema, spec: ConstraintSpec) -> JsonCompileOptions:
     overrides: JsonCompileOptions = {"lenient": spec.lenient}
+    if schema.escapes is not None:
+        overrides["json_allowed_escapes"] = schema.escapes
     if spec.whitespace_pattern is not None:
         overrides["whitespace_pattern"] = spec.whitespace_pattern
     return overrides
