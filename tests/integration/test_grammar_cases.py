@@ -29,6 +29,12 @@ SHAPE: Json = {
     "required": ["ok", "n"],
     "additionalProperties": False,
 }
+BIG: Json = {"properties": {"id": {"enum": [1234567890123456789, 1234567890123456790]}}}
+BIG_REASON = (
+    "1234567890123456789 cannot be enforced exactly: leave it out, or describe the value as a "
+    "string with a `pattern`"
+)
+TAGGED: Json = {"type": "json_schema"}
 
 
 def only(text: str) -> Json:
@@ -286,6 +292,14 @@ async def test_every_form_is_obeyed_however_wild_the_draw(server: Server) -> Non
         ({"type": "regex", "value": "(?=a)b"}, "look-around"),
         ({"type": "json", "value": {"type": "strng"}}, "Invalid type: strng (at #/type)"),
         ({"type": "json", "value": '{"a":\n ]'}, "at line 2 column 2"),
+        ({"type": "json", "value": BIG}, f"{BIG_REASON} (at #/properties/id/enum)"),
+        ({"type": "json", "value": json.dumps(BIG)}, f"{BIG_REASON} (at #/properties/id/enum)"),
+        ({"type": "json", "value": '{"const": -9223372036854775808}'}, "exactly: leave it out"),
+        ({"type": "json_schema", "value": {"schema": BIG, "strict": True}}, "(at #/properties/id/"),
+        (
+            {"type": "structural_tag", "value": {"format": {**TAGGED, "json_schema": BIG}}},
+            f"format.json_schema: {BIG_REASON} (at #/properties/id/enum)",
+        ),
         ({"type": "choice", "value": []}, "at least 1 item"),
         ({"type": "nonsense", "value": "a"}, "nonsense"),
         ({"type": "text"}, "text"),

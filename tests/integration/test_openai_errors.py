@@ -23,6 +23,12 @@ BODIES: dict[str, tuple[str, Json]] = {
     CHAT: ("ChatBody", HELLO),
     RESPONSES: ("ResponsesBody", INPUT),
 }
+BIG: Json = {
+    "name": "big",
+    "strict": True,
+    "schema": {"type": "object", "properties": {"id": {"const": 1234567890123456789}}},
+}
+BIG_TOOL: Json = {"name": "big", "parameters": BIG["schema"]}
 V = 49152
 SECONDS = 5.0
 """Refusing takes none of them; the machine may be slow."""
@@ -35,6 +41,24 @@ def alive(server: Server) -> Iterator[None]:
     yield
     assert complete(server, "Hi", max_tokens=1)["usage"]["completion_tokens"] == 1
     assert server.engine_pid() == pid
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": BIG}}, "response_format"),
+        ({"structured_outputs": {"json": BIG["schema"]}}, "structured_outputs"),
+        (
+            {"tools": [{"type": "function", "function": {**BIG_TOOL, "strict": True}}]},
+            "tools[0].function.parameters",
+        ),
+    ],
+)
+def test_numbers_that_cannot_be_enforced_are_named(server: Server, extra: Json, param: str) -> None:
+    error = fault(server, CHAT, {**HELLO, **extra})
+    assert error["param"] == param
+    assert "1234567890123456789 cannot be enforced exactly" in error["message"]
+    assert "(at #/properties/id/const)" in error["message"]
 
 
 @pytest.mark.parametrize(
