@@ -14,7 +14,7 @@ from pathlib import Path
 import platformdirs
 import torch
 
-from tokenloom_engine.errors import LoadError
+from tokenloom_engine.errors import LoadError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +85,9 @@ def _fetch(model_id: str, revision: str | None) -> Checkpoint:
             f"{model_id!r} is neither a folder, nor a GGUF file, nor a Hub model id"
         ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise LoadError(f"cannot fetch the model {model_id!r} from the Hub: {reason}") from error
+        raise LoadError(
+            f"cannot fetch the model {model_id!r} from the Hub: {one_line(error)}"
+        ) from error
     return Checkpoint(path, path.name)
 
 
@@ -108,13 +109,13 @@ def _convert_gguf(file: Path, dtype: torch.dtype) -> Path:
 def _read_gguf(file: Path, dtype: torch.dtype, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    from tokenloom_engine.pretrained import load_pretrained
+
     try:
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(**source)
+        model = load_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     except Exception as error:  # the readers raise whatever a broken file makes them
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise LoadError(f"cannot read {file}: {reason[0]}") from error
+        raise LoadError(f"cannot read {file}: {one_line(error)}") from error
     # A model that is marked as quantized refuses to be saved; its weights are not any more.
     settings = model.config.to_dict()
     settings.pop("quantization_config", None)

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from tokenloom_engine.attention.base import AttentionBackend, AttentionOptions, LayerSpec
 from tokenloom_engine.attention.cpu import CpuAttention
-from tokenloom_engine.errors import LoadError
+from tokenloom_engine.errors import LoadError, one_line
 from tokenloom_engine.kernels.decoder import FusedDecoder, can_fuse
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.kernels.linear import pack_linears, prepack_linears
 from tokenloom_engine.kernels.norm import replace_norms
+from tokenloom_engine.pretrained import load_pretrained
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class Model:
             plan = DistributedConfig(tp_plan="auto", tp_size=num_shards)
             parallel["distributed_config"] = plan
         try:
-            network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            network = load_pretrained(
                 path,
                 dtype=dtype,
                 attn_implementation="eager",
@@ -123,8 +124,7 @@ class Model:
                 **parallel,
             )
         except Exception as error:  # whatever a broken or foreign model makes transformers raise
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise LoadError(f"cannot load the model {path}: {reason[0]}") from error
+            raise LoadError(f"cannot load the model {path}: {one_line(error)}") from error
         network.requires_grad_(False).train(False)
         if num_shards == 1:
             torch.nn.Module.to(network, device)

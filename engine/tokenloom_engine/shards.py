@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.errors import LoadError
+from tokenloom_engine.errors import LoadError, one_line
 from tokenloom_engine.shard_process import ShardProcess
 from tokenloom_engine.shard_rows import encode_rows
 
@@ -61,8 +61,7 @@ def check_divisible(model_path: Path, count: int, *, trust_remote_code: bool) ->
             model_path, local_files_only=True, trust_remote_code=trust_remote_code
         ).get_text_config()
     except Exception as error:  # whatever a broken or foreign model makes transformers raise
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise LoadError(f"cannot load the model {model_path}: {reason[0]}") from error
+        raise LoadError(f"cannot load the model {model_path}: {one_line(error)}") from error
     if not getattr(config, "base_model_tp_plan", None):
         raise LoadError(
             f"`num_shard` is {count}, and transformers has no plan to spread {config.model_type!r} "

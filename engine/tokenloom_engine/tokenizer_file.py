@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from tokenloom_engine.checkpoint import cache_folder, keep
-from tokenloom_engine.errors import LoadError
+from tokenloom_engine.errors import LoadError, one_line
 from tokenloom_engine.model import Model
 
 
@@ -24,8 +24,7 @@ def read_tokenizer(
         backend.no_padding()
         backend.no_truncation()
     except Exception as error:  # whatever a broken tokenizer makes transformers raise
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise LoadError(f"cannot load the tokenizer of {path}: {reason[0]}") from error
+        raise LoadError(f"cannot load the tokenizer of {path}: {one_line(error)}") from error
     own = getattr(model.network.generation_config, "eos_token_id", None)
     ids = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
     return backend.to_str(), frozenset(id for id in ids if id is not None)
