@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import shutil
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
 import torch
 
+from tokenloom_engine.cache import cache_folder, keep
 from tokenloom_engine.errors import LoadError, one_line
 
 logger = logging.getLogger(__name__)
@@ -30,11 +26,6 @@ class Checkpoint:
     """The Hub's commit, if it came from there."""
 
 
-def cache_folder() -> Path:
-    """Where converted models and tokenizers are kept between starts."""
-    return Path(platformdirs.user_cache_dir("tokenloom"))
-
-
 def resolve_checkpoint(model_id: str, revision: str | None, dtype: torch.dtype) -> Checkpoint:
     """Find or fetch the model. A GGUF file is converted once, to `dtype`. Raises LoadError."""
     path = Path(model_id).expanduser()
@@ -45,33 +36,6 @@ def resolve_checkpoint(model_id: str, revision: str | None, dtype: torch.dtype) 
             raise LoadError(f"the folder {path} is no model: it has no config.json")
         return Checkpoint(path, None)
     return _fetch(model_id, revision)
-
-
-def keep(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Make `folder` in one go: `write` fills a temporary one, which then takes its name.
-
-    Two processes may do it at once; an interrupted one leaves nothing half written.
-    """
-    if folder.is_dir():
-        return folder
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    except OSError as error:
-        raise LoadError(
-            f"cannot write to the cache folder {folder.parent} ({error.strerror}); "
-            "set XDG_CACHE_HOME to a folder that can be written"
-        ) from error
-    try:
-        write(temporary)
-        temporary.chmod(0o755)
-        os.rename(temporary, folder)
-    except OSError:
-        if not folder.is_dir():  # else another process was first, with the same contents
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return folder
 
 
 def _fetch(model_id: str, revision: str | None) -> Checkpoint:

@@ -15,6 +15,7 @@ from tokenloom_engine.attention import (
 from tokenloom_engine.attention.base import AttentionBackend
 from tokenloom_engine.attention.varlen import VarlenAttention
 from tokenloom_engine.batch import Batch
+from tokenloom_engine.cache import prepare_cache
 from tokenloom_engine.checkpoint import Checkpoint, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError
@@ -56,6 +57,8 @@ class ModelRunner:
         num_shards = count_shards(config, device) if shards is None else shards.count
         torch.set_num_threads(config.num_threads or max(1, TORCH_THREADS // num_shards))
         dtype = pick_dtype(config.dtype, device)
+        if shards is None:
+            prepare_cache()
         checkpoint = resolve_checkpoint(config.model_id, config.revision, dtype)
         logger.info("Loading %s as %s on %s", config.model_id, dtype, device)
         if shards is None and num_shards > 1:

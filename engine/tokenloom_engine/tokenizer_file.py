@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from tokenloom_engine.checkpoint import cache_folder, keep
+from tokenloom_engine.cache import cache_folder, keep
 from tokenloom_engine.errors import LoadError, one_line
 from tokenloom_engine.model import Model
 

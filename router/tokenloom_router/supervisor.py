@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -16,6 +18,7 @@ from anyio.abc import TaskStatus
 
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.messages import ModelInfo
+from tokenloom_engine.temporary_folder import temporary_folder
 from tokenloom_router.engine_client import EngineClient
 from tokenloom_router.engine_metrics import EngineMetrics
 from tokenloom_router.engine_process import EngineProcess
@@ -148,12 +151,17 @@ class EngineSupervisor:
         return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
 
 
-def _socket_folder() -> TemporaryDirectory[str]:
+@contextmanager
+def _socket_folder() -> Iterator[Path]:
     """Make a folder that only this user can enter, so that nobody else can be the engine."""
+    folders = ExitStack()
     try:
-        return TemporaryDirectory(prefix="tokenloom-")
+        parent = Path(tempfile.gettempdir())
+        folder = folders.enter_context(temporary_folder(parent, "tokenloom-socket-"))
     except OSError as error:
         raise EngineStartError(f"no folder for the engine's socket: {error}") from error
+    with folders:
+        yield folder
 
 
 def _pinned(config: EngineConfig, model: ModelInfo) -> EngineConfig:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.errors import LoadError
 from tokenloom_router.config import RouterConfig
 from tokenloom_server.bundled_model import BundledModelError
 from tokenloom_server.configs import engine_config, router_config
@@ -144,7 +145,10 @@ def _configs(flags: dict[str, Any]) -> tuple[Settings, EngineConfig, RouterConfi
         raise RefusedError(one_line(error)) from error
     except BundledModelError as error:
         raise RefusedError(str(error)) from error
-    prepare_hub(settings.huggingface_hub_cache)
+    try:
+        prepare_hub(settings.huggingface_hub_cache)
+    except LoadError as error:
+        raise RefusedError(str(error)) from error
     return settings, engine, router
 
 

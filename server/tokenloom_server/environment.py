@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import platformdirs
 from pydantic_settings import EnvSettingsSource
 
+from tokenloom_engine.cache import cache_folder
 from tokenloom_server.flag_values import as_switch, is_address
 
 SAGEMAKER = {
@@ -70,9 +72,15 @@ def ignored_variables() -> list[str]:
 def prepare_hub(cache: str | None) -> None:
     """Tell the Hub's library, here and in the engine process, what TGI takes from elsewhere.
 
-    It reads its variables when it is loaded.
+    It reads its variables when it is loaded. Without a home that can be written to, it keeps its
+    files where ours are. Raises LoadError if there is no such place.
     """
     if cache is not None:
         os.environ["HF_HUB_CACHE"] = cache
     if token := os.environ.get("HF_API_TOKEN"):
         os.environ.setdefault("HF_TOKEN", token)
+    if not any(os.environ.get(name) for name in ("HF_HOME", "XDG_CACHE_HOME")):
+        try:
+            platformdirs.user_cache_path("huggingface").mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError):
+            os.environ["HF_HOME"] = str(cache_folder() / "huggingface")

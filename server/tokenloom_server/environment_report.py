@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import platformdirs
 import psutil
+
+from tokenloom_engine.cache import cache_folder
+from tokenloom_engine.errors import LoadError
 
 PACKAGES = (
     "torch",
@@ -52,8 +54,11 @@ def _facts(hub_cache: str | None) -> Iterator[tuple[str, str]]:
         yield f"GPU {number}", gpu
     for package in PACKAGES:
         yield package, _version(package)
-    for name, folder in _folders(hub_cache):
-        yield name, f"{folder} ({_room(folder)})"
+    try:
+        for name, folder in _folders(hub_cache):
+            yield name, f"{folder} ({_room(folder)})"
+    except LoadError as error:
+        yield "converted models", str(error)
 
 
 def _cpu() -> str:
@@ -90,7 +95,7 @@ def _folders(hub_cache: str | None) -> Iterator[tuple[str, Path]]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     yield "Hub models", Path(hub_cache or HF_HUB_CACHE)
-    yield "converted models", Path(platformdirs.user_cache_dir("tokenloom"))
+    yield "converted models", cache_folder()
 
 
 def _room(folder: Path) -> str:

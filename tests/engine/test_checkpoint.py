@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokenloom_engine.checkpoint import keep, resolve_checkpoint
+from tokenloom_engine.checkpoint import resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.model_runner import ModelRunner
@@ -63,13 +63,3 @@ def test_a_length_that_does_not_fit(model_path: Path) -> None:
     )
     with pytest.raises(LoadError, match="Not enough memory to handle `max_total_tokens=4096`"):
         ModelRunner(config)
-
-
-def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
-    def write(target: Path) -> None:
-        (target / "part").write_text("half")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        keep(tmp_path / "cache" / "model", write)
-    assert list((tmp_path / "cache").iterdir()) == []

@@ -134,6 +134,18 @@ def test_the_hubs_library_hears_of_tgis_variables(monkeypatch: pytest.MonkeyPatc
     assert (os.environ["HF_TOKEN"], os.environ["HF_HUB_CACHE"]) == ("token", "/models")
 
 
+def test_the_hubs_library_has_a_folder_where_there_is_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", "/proc")
+    prepare_hub(None)
+    assert Path(os.environ["HF_HOME"]).is_relative_to(tmp_path)
+
+
 def test_the_environment_report_tells_no_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

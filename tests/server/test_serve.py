@@ -203,3 +203,27 @@ def test_logs_can_be_json(tokenizer_file: Path) -> None:
     records = [json.loads(line) for line in (ready, *written.splitlines())]
     assert [record["message"].split(":")[0] for record in records] == ["Ready", "Stopping"]
     assert {record["level"] for record in records} == {"INFO"}
+
+
+def test_what_a_killed_server_left_goes_at_the_next_start(
+    tokenizer_file: Path, tmp_path: Path
+) -> None:
+    def sockets() -> set[Path]:
+        return set(tmp_path.glob("tokenloom-*"))
+
+    with started(tokenizer_file, tmpdir=str(tmp_path)) as killed:
+        url_of(killed)
+        (left,) = sockets()
+        with started(tokenizer_file, tmpdir=str(tmp_path)) as beside:
+            url = url_of(beside)
+            assert left in sockets(), "that of a server that runs"
+            killed.kill()
+            killed.wait()
+            assert len(sockets()) == 2
+            with started(tokenizer_file, tmpdir=str(tmp_path)) as later:
+                url_of(later)
+                assert left not in sockets() and len(sockets()) == 2
+                assert httpx.post(f"{url}/generate", json=STREAM).status_code == 200
+                later.send_signal(signal.SIGTERM)
+                rest(later)
+            assert len(sockets()) == 1

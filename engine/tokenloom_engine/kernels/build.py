@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from tokenloom_engine.checkpoint import cache_folder, keep
+from tokenloom_engine.cache import cache_folder, keep
 from tokenloom_engine.errors import LoadError
 
 logger = logging.getLogger(__name__)
