@@ -15,6 +15,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from transformers import AutoConfig
 
 from tokenloom_engine.batch import Row
+from tokenloom_engine.child_environment import child_environment
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError, one_line
 from tokenloom_engine.shard_process import ShardProcess
@@ -122,7 +123,7 @@ class Shards:
         shards = cls(0, count, device)
         try:
             for rank in range(1, count):
-                environment = {**os.environ, **_environment(rank, count, port)}
+                environment = {**child_environment(), **_environment(rank, count, port)}
                 arguments = [msgspec.json.encode(settings).decode()]
                 shards._others.append(ShardProcess(rank, arguments, environment, on_loss))
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -22,12 +22,16 @@ class EngineProcess:
 
     @classmethod
     @asynccontextmanager
-    async def started(cls, command: Sequence[str]) -> AsyncIterator[EngineProcess]:
+    async def started(
+        cls, command: Sequence[str], environment: Mapping[str, str]
+    ) -> AsyncIterator[EngineProcess]:
         """Start `command`. Leaving the block ends the process. Raise OSError if it cannot start.
 
         The process shares our standard output and error, for its logs and progress.
         """
-        process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=None, stderr=None)
+        process = await anyio.open_process(
+            command, stdin=subprocess.PIPE, stdout=None, stderr=None, env=environment
+        )
         engine_process = cls(process)
         try:
             yield engine_process

@@ -12,6 +12,7 @@ from subprocess import PIPE
 
 import msgspec
 
+from tokenloom_engine.child_environment import child_environment
 from tokenloom_engine.frames import FrameBuffer, framed
 from tokenloom_router.chat_renderer import Rendering, RenderRequest
 
@@ -30,7 +31,7 @@ class Renderer:
         """Start it. It takes a second to be ready, and the first rendering waits for it."""
         # numpy's threads are of no use there
         environment = {
-            **os.environ,
+            **child_environment(),
             "OPENBLAS_NUM_THREADS": "1",
             "TRANSFORMERS_VERBOSITY": "error",
         }

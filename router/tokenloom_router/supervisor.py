@@ -16,6 +16,7 @@ import msgspec
 import zmq
 from anyio.abc import TaskStatus
 
+from tokenloom_engine.child_environment import child_environment
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.messages import ModelInfo
 from tokenloom_engine.temporary_folder import temporary_folder
@@ -94,9 +95,12 @@ class EngineSupervisor:
         """Start one engine process and serve until it ends. Return why it ended."""
         self._ready_at = None
         settings = msgspec.json.encode(self._config).decode()
+        command = [*self._command, address, settings]
+        is_local = Path(self._config.model_id).expanduser().exists()
+        environment = child_environment(downloads=not is_local)
         try:
             with self._client.connected(address):
-                async with EngineProcess.started([*self._command, address, settings]) as process:
+                async with EngineProcess.started(command, environment) as process:
                     self.pid = process.pid
                     reason = await self._serve(process, on_ready)
                     self._client.lose(reason)

@@ -46,6 +46,10 @@ class Environment(EnvSettingsSource):
         for field, name in SAGEMAKER.items():
             if text := os.environ.get(name):
                 values.setdefault(field, text)
+        # Whoever sets a key to nothing means to have one: it is refused, not left out.
+        for field in ("api_key", "api_key_file"):
+            if os.environ.get(field.upper()) == "":
+                values.setdefault(field, "")
         if caching := os.environ.get("PREFIX_CACHING"):
             values.setdefault("disable_prefix_caching", not as_switch(caching))
         return values

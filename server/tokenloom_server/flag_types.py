@@ -12,6 +12,7 @@ from tokenloom_server.flag_values import (
     as_call_format,
     as_endpoint,
     as_file,
+    as_key,
     as_level,
     as_list,
     as_quantization,
@@ -23,6 +24,7 @@ Switch = Annotated[bool, BeforeValidator(as_switch)]
 MaybeSwitch = Annotated[bool | None, BeforeValidator(as_switch)]
 Level = Annotated[Literal["trace", "debug", "info", "warn", "error"], BeforeValidator(as_level)]
 File = Annotated[str | None, AfterValidator(as_file)]
+Key = Annotated[str | None, AfterValidator(as_key)]
 Endpoint = Annotated[str | None, AfterValidator(as_endpoint)]
 Quantization = Annotated[Literal["int8"] | None, BeforeValidator(as_quantization)]
 CallFormatName = Annotated[str, AfterValidator(as_call_format)]

@@ -83,6 +83,31 @@ def as_file(value: str | None) -> str | None:
     return str(path)
 
 
+def as_key(value: str | None) -> str | None:
+    """A key that a header can hold."""
+    if value is None:
+        return None
+    if not value.strip():
+        raise ValueError("`api_key` is empty: give a key, or leave it out to serve without one")
+    if value != value.strip() or not value.isprintable():
+        raise ValueError("`api_key` must not hold control characters or white space at its ends")
+    return value
+
+
+def read_key(file: str) -> str:
+    """The key in a file, without the end of its line. Raises ValueError."""
+    try:
+        text = Path(file).expanduser().read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"`api_key_file` {file!r} cannot be read: {reason}") from error
+    try:
+        as_key(text)
+    except ValueError as error:
+        raise ValueError(f"{error} (in the file of `api_key_file`, {file!r})") from None
+    return text
+
+
 def as_endpoint(value: str | None) -> str | None:
     """The address of a collector."""
     if value is None:

@@ -26,6 +26,7 @@ from tokenloom_server.flag_types import (
     CallFormatName,
     Endpoint,
     File,
+    Key,
     Level,
     MaybeSwitch,
     Quantization,
@@ -34,7 +35,7 @@ from tokenloom_server.flag_types import (
     Switch,
     Texts,
 )
-from tokenloom_server.flag_values import as_backends
+from tokenloom_server.flag_values import as_backends, read_key
 from tokenloom_server.tgi_flags import refusal
 
 
@@ -42,9 +43,9 @@ class Settings(BaseSettings):
     """Everything that can be set, under TGI's names.
 
     A field is the flag of the same name (`--model-id`) and the environment variable in upper
-    case (`MODEL_ID`); the flag wins. An empty variable counts as unset. A switch is on where its
-    flag stands, and where its variable is not n, no, f, false, off or 0. None means: chosen from
-    the model and the machine.
+    case (`MODEL_ID`); the flag wins. An empty variable counts as unset, except that of an API key.
+    A switch is on where its flag stands, and where its variable is not n, no, f, false, off or 0.
+    None means: chosen from the model and the machine.
     """
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True)
@@ -97,8 +98,11 @@ class Settings(BaseSettings):
 
     hostname: Address = flag("0.0.0.0", HTTP, "IP address to listen on")
     port: int = flag(3000, HTTP, "port to listen on; 0 takes a free one", ge=0, le=65535, short="p")
-    api_key: str | None = flag(
+    api_key: Key = flag(
         None, HTTP, "generating and tokenizing then need `Authorization: Bearer API_KEY`"
+    )
+    api_key_file: str | None = flag(
+        None, HTTP, "file that holds the API key, which other users cannot see in the process list"
     )
     cors_allow_origin: Texts = flag(
         (), HTTP, "origin that browsers may call from, may be repeated; without it any"
@@ -311,6 +315,16 @@ class Settings(BaseSettings):
                 f"({older}) are set: give `max_input_tokens` alone"
             )
         return {**given, "max_input_tokens": older}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_key_file(cls, given: dict[str, Any]) -> dict[str, Any]:
+        file = given.get("api_key_file")
+        if file is None:
+            return given
+        if given.get("api_key") is not None:
+            raise ValueError("both `api_key` and `api_key_file` are set: give one of them")
+        return {**given, "api_key": read_key(file)}
 
     @model_validator(mode="after")
     def _refuse_impossible_combinations(self) -> Settings:

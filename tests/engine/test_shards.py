@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ def random_model(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def sharded(random_model: Path) -> Iterator[Engine]:
     threads = torch.get_num_threads()
+    os.environ["SOME_TOKEN"] = "secret"
     engine = Engine(
         EngineConfig(
             model_id=str(random_model),
@@ -54,6 +56,7 @@ def sharded(random_model: Path) -> Iterator[Engine]:
         ),
         lost.set,
     )
+    del os.environ["SOME_TOKEN"]
     yield engine
     engine.close()
     assert followers() == []
@@ -125,7 +128,8 @@ def test_constraints_seeds_and_drafts(
 
 def test_the_model_is_spread(sharded: Engine) -> None:
     assert sharded.model.num_shards == 2
-    assert len(followers()) == 1
+    (follower,) = followers()
+    assert "SOME_TOKEN" not in follower.environ()
     per_token = sharded.model.kv_bytes_per_token
     assert per_token == 2 * 1 * (32 + 32) * 4, "two layers, one of two heads"
 

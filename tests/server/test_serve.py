@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -227,3 +228,31 @@ def test_what_a_killed_server_left_goes_at_the_next_start(
                 later.send_signal(signal.SIGTERM)
                 rest(later)
             assert len(sockets()) == 1
+
+
+def test_helper_processes_have_no_secrets(tokenizer_file: Path, tmp_path: Path) -> None:
+    template = tmp_path / "tokenizer_config.json"
+    template.write_text('{"chat_template": "{{ messages[0].content }}"}')
+    secrets = {
+        "api_key": "s3cret-1",
+        "hf_token": "s3cret-2",
+        "aws_secret_access_key": "s3cret-3",
+        "database_url": "postgres://user:s3cret-4@host/base",
+        "otel_exporter_otlp_headers": "authorization=s3cret-5",
+    }
+    headers = {"authorization": "Bearer s3cret-1"}
+    chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    others = {"some_setting": "kept", "tokenizer_config_path": str(template)}
+    others["model_id"] = str(tokenizer_file)  # for a Hub model the engine needs the Hub's token
+    with started(tokenizer_file, **others, **secrets) as process:
+        url = url_of(process)
+        answer = httpx.post(f"{url}/v1/chat/completions", json=chat, headers=headers)
+        assert answer.status_code == 200, answer.text
+        children = psutil.Process(process.pid).children(recursive=True)
+        commands = " ".join(" ".join(child.cmdline()) for child in children)
+        for name in ("scripted_engine", "trials.process", "chat_renderer"):
+            assert name in commands
+        for child in children:
+            environment = child.environ()
+            assert environment["SOME_SETTING"] == "kept"
+            assert "s3cret" not in " ".join((*environment.values(), *child.cmdline()))

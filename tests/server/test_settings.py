@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,10 +87,47 @@ def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "")
-    monkeypatch.setenv("API_KEY", "")
     monkeypatch.setenv("TRUST_REMOTE_CODE", "")
     settings = Settings()
-    assert (settings.port, settings.api_key, settings.trust_remote_code) == (3000, None, False)
+    assert (settings.port, settings.trust_remote_code) == (3000, False)
+
+
+@pytest.mark.parametrize("name", ["api_key", "api_key_file"])
+def test_an_empty_key_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        Settings(**flags(**{name: ""}))
+    monkeypatch.setenv(name.upper(), "")
+    with pytest.raises(ValidationError, match=name):
+        Settings()
+    assert Settings(**flags(api_key="k", api_key_file=None)).api_key == "k", "the flag wins"
+
+
+@pytest.mark.parametrize("key", ["", " ", "\n", " k", "k ", "k\n\tl", "a\nb"])
+def test_a_key_that_no_header_can_hold_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings(**flags(api_key=key))
+    assert one_line(raised.value).startswith("`api_key` ")
+    file = tmp_path / "key"
+    file.write_text(key + "\n")
+    with pytest.raises(ValidationError) as raised:
+        Settings(**flags(api_key_file=str(file)))
+    assert str(file) in one_line(raised.value)
+
+
+def test_a_key_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "key"
+    file.write_text("Sésame-42\r\n", newline="")
+    assert Settings(**flags(api_key_file=str(file))).api_key == "Sésame-42"
+    monkeypatch.setenv("API_KEY_FILE", str(file))
+    assert Settings().api_key == "Sésame-42"
+    with pytest.raises(ValidationError, match="give one of them"):
+        Settings(**flags(api_key="other"))
+    monkeypatch.setenv("API_KEY_FILE", str(tmp_path / "none"))
+    with pytest.raises(ValidationError, match="cannot be read: No such file or directory"):
+        Settings()
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValidationError, match="it is not UTF-8"):
+        Settings(**flags(api_key_file=str(file)))
 
 
 @pytest.mark.parametrize("value", ["n", "no", "f", "false", "off", "0", "False", "OFF"])

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from tokenloom_engine.cache import cache_folder, keep
+from tokenloom_engine.child_environment import child_environment
 from tokenloom_engine.errors import LoadError
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ def _compile(compiler: str, level: str, target: Path) -> None:
 
 
 def _run(command: list[str]) -> None:
-    subprocess.run(command, capture_output=True, check=True, text=True)
+    subprocess.run(command, capture_output=True, check=True, text=True, env=child_environment())
 
 
 def main() -> int:

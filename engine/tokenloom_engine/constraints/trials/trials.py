@@ -19,6 +19,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
+from tokenloom_engine.child_environment import child_environment
 from tokenloom_engine.constraints.base import InvalidConstraintError, TokenizerFacts
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
@@ -141,7 +142,7 @@ class _Process:
 
     def __init__(self, settings: bytes) -> None:
         # numpy's threads are of no use there, and forks want a process that has but one
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, env=environment)
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="trials-send")
         self._lock = threading.Lock()
