@@ -47,7 +47,7 @@ def url_of(process: subprocess.Popen[str]) -> str:
     """Its address, once it says that it is ready."""
     assert process.stderr is not None
     for line in process.stderr:
-        if found := re.search(r"Ready: scripted is served at (http://127\.0\.0\.1:\d+)", line):
+        if found := re.search(r"Ready: \S+ is served at (http://127\.0\.0\.1:\d+)", line):
             return found[1]
     raise AssertionError("the server ended before it was ready")
 
