@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,10 +34,43 @@ def resolve_checkpoint(model_id: str, revision: str | None, dtype: torch.dtype) 
     if path.suffix == ".gguf":
         return Checkpoint(_convert_gguf(path, dtype), None)
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise LoadError(f"the folder {path} is no model: it has no config.json")
+        _check_folder(path)
         return Checkpoint(path, None)
     return _fetch(model_id, revision)
+
+
+def custom_code(folder: Path) -> list[str]:
+    """The files of code that a model brings, by the `auto_map` of its settings."""
+    modules: set[str] = set()
+    for name in ("config.json", "tokenizer_config.json"):
+        auto_map = _read_json(folder / name).get("auto_map")
+        values = auto_map.values() if isinstance(auto_map, dict) else [auto_map]
+        for value in values:
+            for reference in value if isinstance(value, list) else [value]:
+                if isinstance(reference, str):  # [REPOSITORY--]MODULE.CLASS
+                    modules.add(reference.rpartition(".")[0])
+    return sorted(f"{module}.py" for module in modules)
+
+
+def _check_folder(path: Path) -> None:
+    if (path / "adapter_config.json").is_file():
+        base = _read_json(path / "adapter_config.json").get("base_model_name_or_path")
+        raise LoadError(
+            f"the folder {path} is an adapter of {base or 'another model'}, and adapters are not "
+            "applied: merge it into the weights of that model, and serve the result (without "
+            "adapter_config.json)"
+        )
+    if not (path / "config.json").is_file():
+        raise LoadError(f"the folder {path} is no model: it has no config.json")
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The object in a file; empty if there is none, which whoever needs it will say."""
+    try:
+        value = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _fetch(model_id: str, revision: str | None) -> Checkpoint:
@@ -52,6 +87,7 @@ def _fetch(model_id: str, revision: str | None) -> Checkpoint:
         raise LoadError(
             f"cannot fetch the model {model_id!r} from the Hub: {one_line(error)}"
         ) from error
+    _check_folder(path)
     return Checkpoint(path, path.name)
 
 
@@ -87,5 +123,11 @@ def _read_gguf(file: Path, dtype: torch.dtype, target: Path) -> None:
     plain = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     plain.load_state_dict(model.state_dict())
     plain.generation_config = model.generation_config
-    plain.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    try:
+        plain.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    except Exception as error:  # each of the libraries that write has its own
+        raise LoadError(
+            f"cannot write to the cache folder {target.parent} ({one_line(error)}); free some "
+            "space, or set XDG_CACHE_HOME to a folder on another disk"
+        ) from error

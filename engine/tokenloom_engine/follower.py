@@ -43,7 +43,7 @@ def _follow(config: EngineConfig, steps: BinaryIO) -> int:
     import torch
 
     from tokenloom_engine.batch import Batch
-    from tokenloom_engine.errors import LoadError
+    from tokenloom_engine.errors import LoadError, one_line
     from tokenloom_engine.memory import limit_cuda_memory
     from tokenloom_engine.model_runner import ModelRunner
     from tokenloom_engine.shard_rows import decode_rows
@@ -55,6 +55,11 @@ def _follow(config: EngineConfig, steps: BinaryIO) -> int:
         runner = ModelRunner(config, shards)
     except LoadError as error:
         logger.error("shard %d of the model: %s", shards.rank, error)
+        return 1
+    except Exception as error:
+        logger.debug("The model cannot be loaded", exc_info=True)
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        logger.error("shard %d of the model: cannot load it: %s", shards.rank, reason)
         return 1
     gc.collect()
     gc.freeze()

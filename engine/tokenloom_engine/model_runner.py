@@ -16,7 +16,7 @@ from tokenloom_engine.attention.base import AttentionBackend
 from tokenloom_engine.attention.varlen import VarlenAttention
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.cache import prepare_cache
-from tokenloom_engine.checkpoint import Checkpoint, resolve_checkpoint
+from tokenloom_engine.checkpoint import Checkpoint, custom_code, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.graphs import DEFAULT_SIZES, DecodeGraphs
@@ -60,6 +60,12 @@ class ModelRunner:
         if shards is None:
             prepare_cache()
         checkpoint = resolve_checkpoint(config.model_id, config.revision, dtype)
+        if not config.trust_remote_code and (files := custom_code(checkpoint.path)):
+            logger.warning(
+                "The model's own code is not run (%s): transformers' is, if it has the "
+                "architecture. `trust_remote_code` runs it",
+                ", ".join(files),
+            )
         logger.info("Loading %s as %s on %s", config.model_id, dtype, device)
         if shards is None and num_shards > 1:
             # The first so that the others find the model as a folder.

@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.errors import LoadError
+from tokenloom_engine.errors import LoadError, one_line
 from tokenloom_engine.logs import configure_logging, tame_libraries
 from tokenloom_engine.messages import (
     Abort,
@@ -67,9 +67,12 @@ class EngineProcess:
             tame_libraries(with_progress=sys.stderr.isatty() and not self._config.json_output)
             engine = Engine(self._config, _end_without_shard)
         except LoadError as error:
-            self._send(Fatal(str(error)))
-            self._socket.close()
-            return 1
+            return self._give_up(str(error))
+        except Exception as error:  # a full disk, a limit of memory, and whatever libraries raise
+            logger.debug("The model cannot be loaded", exc_info=True)
+            return self._give_up(
+                f"cannot load the model: {type(error).__name__}: {one_line(error)}"
+            )
         sys.setswitchinterval(SWITCH_SECONDS)
         # What is loaded now stays: garbage collections, which hold up a step, leave it out.
         gc.collect()
@@ -88,6 +91,12 @@ class EngineProcess:
                     self._send(outputs)
             if time.monotonic() >= self._sent_at + HEARTBEAT_SECONDS:
                 self._send(Heartbeat())
+
+    def _give_up(self, reason: str) -> int:
+        """Tell the front why there is no engine. Returns an exit code."""
+        self._send(Fatal(reason))
+        self._socket.close()
+        return 1
 
     def _set_priority(self) -> None:
         """Of this thread, and of all that it will start."""

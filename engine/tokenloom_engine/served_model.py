@@ -49,6 +49,13 @@ class ServedModel:
             self.model, path, trust_remote_code=config.trust_remote_code
         )
         self.vocabulary = Vocabulary(Tokenizer.from_str(self.tokenizer_json), self.eos_token_ids)
+        embedding = self.model.network.get_input_embeddings()
+        num_embeddings = getattr(embedding, "num_embeddings", self.vocabulary.size)
+        if self.vocabulary.size > num_embeddings:
+            raise LoadError(
+                f"the tokenizer has {self.vocabulary.size} tokens, and the model {num_embeddings} "
+                "embeddings: one of them is not the other's"
+            )
         self.layers = probe_layers(self.model)
         attention = settle_attention(config.attention, attention, self.layers)
         self._references = reference_logits(self.model)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from tokenloom_engine.checkpoint import resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
@@ -44,6 +45,50 @@ def test_a_broken_gguf_file(tmp_path: Path, contents: bytes, reason: str) -> Non
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"no config\.json"):
         resolve_checkpoint(str(tmp_path), None, torch.bfloat16)
+
+
+@pytest.mark.parametrize("has_config", [False, True])
+def test_an_adapter(tmp_path: Path, has_config: bool) -> None:
+    settings = {"base_model_name_or_path": "org/base", "peft_type": "LORA"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    if has_config:
+        (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LoadError, match="is an adapter of org/base.*merge it"):
+        resolve_checkpoint(str(tmp_path), None, torch.bfloat16)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path, model_path: Path) -> None:
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / file).symlink_to(model_path / file)
+    with pytest.raises(LoadError, match="cannot load the tokenizer of") as raised:
+        ModelRunner(EngineConfig(model_id=str(tmp_path)))
+    message = str(raised.value)
+    assert "\n" not in message and not message.endswith(":")
+    assert "library serialization file" in message
+
+
+def test_a_tokenizer_that_is_larger_than_the_model(tmp_path: Path, model_path: Path) -> None:
+    AutoTokenizer.from_pretrained(model_path).save_pretrained(tmp_path)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=300, num_hidden_layers=1, **sizes)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(LoadError, match="has 49152 tokens, and the model 300 embeddings"):
+        ModelRunner(EngineConfig(model_id=str(tmp_path)))
+
+
+def test_code_that_is_not_run_is_named(
+    tmp_path: Path, model_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The architecture is one that transformers has as well, so nothing else would tell."""
+    config = json.loads((model_path / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(code))
+    with pytest.raises(LoadError):  # there are no weights
+        ModelRunner(EngineConfig(model_id=str(tmp_path)))
+    (warning,) = (message for message in caplog.messages if "`trust_remote_code`" in message)
+    assert "modeling_own.py, tokenization_own.py" in warning
 
 
 def test_a_folder_without_weights(tmp_path: Path, model_path: Path) -> None:
