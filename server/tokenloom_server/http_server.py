@@ -68,11 +68,15 @@ class HttpServer(uvicorn.Server):
         logger.info("Ready: %s is served at %s (documentation: %s/docs)", model_id, at, at)
 
     def stop(self) -> None:
-        """Take no more requests, and end with the last one that runs. Again: end at once."""
-        if self.should_exit:
+        """Take no more requests, and end with the last one that runs. Again: end
+        running requests with an error. Once more: wait for nothing."""
+        if self._is_hurried.is_set():
+            self.force_exit = True
+        elif self.should_exit:
+            # Requests end with an error, and uvicorn waits until it is sent: else it would cancel
+            # them, and log a traceback for each.
             logger.info("Stopping at once")
             self._is_hurried.set()
-            self.force_exit = True
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

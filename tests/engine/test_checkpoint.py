@@ -69,8 +69,13 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path, model_path: Path) -> None:
 
 def test_a_tokenizer_that_is_larger_than_the_model(tmp_path: Path, model_path: Path) -> None:
     AutoTokenizer.from_pretrained(model_path).save_pretrained(tmp_path)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=300, num_hidden_layers=1, **sizes)
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(LoadError, match="has 49152 tokens, and the model 300 embeddings"):
         ModelRunner(EngineConfig(model_id=str(tmp_path)))

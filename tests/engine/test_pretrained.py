@@ -227,7 +227,8 @@ def test_a_gguf_file_that_lacks_a_tensor(tmp_path: Path, monkeypatch: pytest.Mon
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(96)
-    shapes = {"attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
+    shapes: dict[str, tuple[int, ...]] = {"attn_k": (32, 64), "attn_v": (32, 64)}
+    shapes["attn_output"] = (64, 64)
     shapes |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
     shapes |= {"attn_norm": (64,), "ffn_norm": (64,)}
     stored = {f"blk.0.{name}.weight": shape for name, shape in shapes.items()}

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -116,3 +117,21 @@ def test_nothing_outlives_the_front(model_path: Path, tmp_path: Path) -> None:
         while any(child.is_running() for child in children):
             assert time.monotonic() < deadline, "a process is still there"
             time.sleep(0.1)
+
+
+def test_a_second_signal_leaves_no_tracebacks(model_path: Path, tmp_path: Path) -> None:
+    long = body(STORY, {"max_new_tokens": 1500, "ignore_eos": True})
+    flags = ("--model-id", str(model_path))
+    with serve(tmp_path / "log", *flags) as server, ThreadPoolExecutor(8) as threads:
+        paths = ("/generate_stream", "/generate") * 4
+        answers = [
+            threads.submit(httpx.post, server.url + path, json=long, timeout=60) for path in paths
+        ]
+        while server.metric("tgi_batch_current_size") < len(paths):
+            time.sleep(0.05)
+        for _ in range(2):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+        assert {answer.result().status_code for answer in answers} == {200, 424}
+        assert server.process.wait(30) == 0
+        assert "Traceback" not in server.log.read_text()
