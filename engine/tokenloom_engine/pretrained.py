@@ -35,7 +35,7 @@ def load_pretrained(path: Path, **options: Any) -> PreTrainedModel:  # noqa: ANN
     library = logging.getLogger("transformers.modeling_utils")
     library.addFilter(report)
     try:
-        network, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
     except RuntimeError as error:
@@ -46,7 +46,8 @@ def load_pretrained(path: Path, **options: Any) -> PreTrainedModel:  # noqa: ANN
         raise
     finally:
         library.removeFilter(report)
-    assert isinstance(network, PreTrainedModel)
+    network: PreTrainedModel = loaded[0]
+    info: dict[str, Any] = loaded[1]
     _check(network, info)
     if "gguf_file" not in options:
         _check_scales(network, path, info["unexpected_keys"])
