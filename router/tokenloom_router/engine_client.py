@@ -73,12 +73,15 @@ class EngineClient:
             context.destroy(linger=0)
 
     @contextmanager
-    def open(self, request: ValidRequest, timings: Timings) -> Iterator[Entry]:
+    def open(
+        self, request: ValidRequest, timings: Timings, on_end: Callable[[], None]
+    ) -> Iterator[Entry]:
         """Submit a request. Leaving the block aborts its sequence unless that has ended.
 
-        Raise UnavailableError if the engine is not ready.
+        `on_end` is called once if the sequence ends inside the block, before its last output can
+        be read. Raise UnavailableError if the engine is not ready.
         """
-        entry = Entry(next(self._ids), request, timings)
+        entry = Entry(next(self._ids), request, timings, on_end)
         try:
             self._submit(entry)
             yield entry
@@ -122,6 +125,7 @@ class EngineClient:
         self._metrics.idle()
         for entry in self._entries.values():
             entry.fail(GenerationError(reason))
+            entry.on_end()
         self._entries.clear()
 
     def _submit(self, entry: Entry) -> None:
@@ -156,12 +160,16 @@ class EngineClient:
             except anyio.WouldBlock:
                 self._break_off(entry)
             if output.finish or output.error is not None or output.refusal is not None:
-                self._entries.pop(entry.id, None)
+                self._end(entry)
         # Sequences that run together got their last tokens together: few observations a step.
         for then, num_sequences in last_output_at.items():
             self._metrics.waited(now - then, num_sequences)
         self._metrics.step(message.stats)
         self._note_idle()
+
+    def _end(self, entry: Entry) -> None:
+        if self._entries.pop(entry.id, None) is not None:
+            entry.on_end()
 
     def _note_idle(self) -> None:
         if not self._entries:
@@ -170,7 +178,7 @@ class EngineClient:
     def _break_off(self, entry: Entry) -> None:
         """End a sequence that goes on past its `max_new_tokens`."""
         logger.error("The engine generated more outputs for a sequence than it may have tokens")
-        del self._entries[entry.id]
+        self._end(entry)
         self._abort(entry.id)
         entry.fail(GenerationError("the engine exceeded max_new_tokens"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 
 from tokenloom_engine.messages import SequenceOutput, Submit
@@ -24,12 +26,25 @@ class Entry:
     the engine breaks its word.
     """
 
-    __slots__ = ("_failure", "_receiver", "_sender", "id", "output_at", "request", "timings")
+    __slots__ = (
+        "_failure",
+        "_receiver",
+        "_sender",
+        "id",
+        "on_end",
+        "output_at",
+        "request",
+        "timings",
+    )
 
-    def __init__(self, id: int, request: ValidRequest, timings: Timings) -> None:
+    def __init__(
+        self, id: int, request: ValidRequest, timings: Timings, on_end: Callable[[], None]
+    ) -> None:
         self.id = id
         self.request = request
         self.timings = timings
+        self.on_end = on_end
+        """To be called once, when the engine is done with the sequence."""
         self.output_at = 0.0
         """When it last got tokens."""
         self._failure: RequestError | None = None

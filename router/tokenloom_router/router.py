@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import anyio
@@ -20,7 +20,7 @@ from tokenloom_router.errors import PromptError, RequestError, UnavailableError,
 from tokenloom_router.limits import Limits
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.parameters import MAX_SEED
-from tokenloom_router.permits import Permits
+from tokenloom_router.permits import PermitLease, Permits
 from tokenloom_router.request import (
     GenerateRequest,
     GenerateResponse,
@@ -56,6 +56,7 @@ class Router:
         self._model: ModelInfo | None = None
         self._validation: Validation | None = None
         self._is_draining = False
+        self._num_open_requests = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -97,9 +98,9 @@ class Router:
         return self._validation is not None and self._client.is_ready and not self._is_draining
 
     @property
-    def num_permits_in_use(self) -> int:
-        """How many sequences are queued or running, their last responses still being sent."""
-        return self._permits.in_use
+    def num_open_requests(self) -> int:
+        """Requests that are validated, run, or whose outputs are still being read."""
+        return self._num_open_requests
 
     @property
     def engine_pid(self) -> int | None:
@@ -114,13 +115,14 @@ class Router:
     async def stream(self, request: GenerateRequest) -> AsyncIterator[Stream]:
         """Run a request of one sequence. Raise RequestError if it cannot be run.
 
-        Holds a permit until it is left. Leaving it aborts a sequence that has not ended, also
-        when it is left in another task than the one that entered it.
+        Holds a permit until the sequence ends, whether or not its outputs have been read. Leaving
+        it aborts a sequence that has not ended, also when it is left in another task than the one
+        that entered it.
         """
         timings = Timings(received_at=time.monotonic())
-        with self._metrics.requests.track(timings) as record, self._admit():
+        with self._metrics.requests.track(timings) as record, self._admit() as permit:
             valid = record.request = await self._validate(request, timings)
-            with self._client.open(valid, timings) as entry:
+            with self._client.open(valid, timings, permit.release) as entry:
                 stream = Stream(entry)
                 try:
                     yield stream
@@ -132,12 +134,9 @@ class Router:
         timings = Timings(received_at=time.monotonic())
         with self._metrics.requests.track(timings) as record:
             best_of = self._loaded_validation.best_of(request)
-            with self._admit(best_of), ExitStack() as entries:
+            with self._admit(best_of) as permits, ExitStack() as stack:
                 valid = record.request = await self._validate(request, timings)
-                streams = [
-                    Stream(entries.enter_context(self._client.open(sibling, timings)))
-                    for sibling in _siblings(valid)
-                ]
+                streams = self._open_siblings(stack, valid, timings, permits)
                 # All run at once. Each has its own buffer, so they can be read one by one.
                 generations = [await stream.collect() for stream in streams]
             if best_of > 1:
@@ -150,12 +149,12 @@ class Router:
         """Run all sequences of several requests at once: the `n` of the first, of the second, ...
 
         All of them or none: raise RequestError if one cannot be run, PromptError if it is to blame
-        and not the only one. Holds a permit for each until it is left, as `stream` does.
+        and not the only one. Holds a permit for each until it ends, as `stream` does.
         """
         with ExitStack() as stack:
             timings = [Timings(received_at=time.monotonic()) for _ in requests]
             records = [stack.enter_context(self._metrics.requests.track(t)) for t in timings]
-            stack.enter_context(self._admit(sum(request.n for request in requests)))
+            permits = stack.enter_context(self._admit(sum(request.n for request in requests)))
             valid = [
                 await self._validate_one_of(requests, index, timings[index])
                 for index in range(len(requests))
@@ -163,10 +162,7 @@ class Router:
             for record, request in zip(records, valid, strict=True):
                 record.request = request
             groups = [
-                [
-                    Stream(stack.enter_context(self._client.open(sibling, timing)))
-                    for sibling in _siblings(request)
-                ]
+                self._open_siblings(stack, request, timing, permits)
                 for request, timing in zip(valid, timings, strict=True)
             ]
             try:
@@ -208,11 +204,26 @@ class Router:
                 raise
             raise PromptError(index, error) from None
 
-    def _admit(self, count: int = 1) -> AbstractContextManager[None]:
+    def _open_siblings(
+        self, stack: ExitStack, request: ValidRequest, timings: Timings, permits: PermitLease
+    ) -> list[Stream]:
+        """Submit all sequences of a request. Each returns its permit when it ends."""
+        return [
+            Stream(stack.enter_context(self._client.open(sibling, timings, permits.release)))
+            for sibling in _siblings(request)
+        ]
+
+    @contextmanager
+    def _admit(self, count: int = 1) -> Iterator[PermitLease]:
         """Hold permits, which a server that is told to stop does not give away any more."""
         if self._is_draining:
             raise UnavailableError("The server is shutting down")
-        return self._permits.acquire(count)
+        with self._permits.acquire(count) as permits:
+            self._num_open_requests += 1
+            try:
+                yield permits
+            finally:
+                self._num_open_requests -= 1
 
     async def _validate(self, request: GenerateRequest, timings: Timings) -> ValidRequest:
         if not self.is_ready:

@@ -87,7 +87,7 @@ class HttpServer(uvicorn.Server):
         self._is_stopping.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._router.num_permits_in_use and not self._is_hurried.is_set():
+                while self._router.num_open_requests and not self._is_hurried.is_set():
                     await asyncio.sleep(DRAIN_POLL_SECONDS)
         await super().shutdown(sockets)
 

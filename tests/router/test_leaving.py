@@ -78,6 +78,37 @@ async def test_a_finished_sequence_is_not_aborted(run_router: RunRouter) -> None
         assert await aborted_ids(router) == []
 
 
+async def test_a_permit_is_free_once_its_sequence_ends(run_router: RunRouter) -> None:
+    """Not when its outputs are read, or its response is written."""
+    async with run_router(max_concurrent_requests=1) as router:
+        for _ in range(3):
+            async with router.stream(plain()) as stream:
+                outputs = [await anext(stream) for _ in range(5)]
+                assert outputs[-1].finish is not None
+                assert len(await read(router, plain())) == 5
+        async with router.stream(order("err")) as stream:
+            with pytest.raises(GenerationError):
+                [_ async for _ in stream]
+            assert len(await read(router, plain())) == 5
+        assert router.num_open_requests == 0
+
+
+async def test_siblings_return_their_permits_one_by_one(run_router: RunRouter) -> None:
+    async with run_router(max_concurrent_requests=2) as router:
+        for request in (plain(n=2, do_sample=True), plain(n=1)):
+            async with router.streams([request]) as streams:
+                for stream in streams:
+                    await stream.collect()
+                assert router.num_open_requests == 1
+                assert len(await read(router, plain())) == 5
+        async with router.streams([plain(), order("slow")]) as (short, _):
+            await short.collect()
+            assert len(await read(router, plain())) == 5
+            async with router.stream(order("slow")):
+                with pytest.raises(OverloadedError):
+                    await read(router, plain())
+
+
 async def test_a_stream_may_be_left_in_another_task(run_router: RunRouter) -> None:
     async with run_router(max_concurrent_requests=1) as router:
         stack = AsyncExitStack()

@@ -34,3 +34,15 @@ def test_an_exception_returns_the_permit() -> None:
     with pytest.raises(ZeroDivisionError), permits.acquire():
         _ = 1 / 0
     assert permits.in_use == 0
+
+
+def test_permits_are_returned_one_by_one() -> None:
+    permits = Permits(3)
+    with permits.acquire(3) as lease:
+        lease.release()
+        assert permits.in_use == 2
+        with permits.acquire():
+            assert permits.in_use == 3
+        lease.release()
+        assert permits.in_use == 1
+    assert permits.in_use == 0

@@ -67,7 +67,7 @@ class Runs:
 async def _run(batch: Batch, victim: Router | None) -> None:
     """Run a batch. The engine of the victim is killed while it works."""
     task = asyncio.ensure_future(batch.run())
-    while victim is not None and victim.num_permits_in_use == 0:
+    while victim is not None and victim.num_open_requests == 0:
         await asyncio.sleep(0.01)
     if victim is not None and victim.engine_pid is not None:
         os.kill(victim.engine_pid, signal.SIGKILL)
