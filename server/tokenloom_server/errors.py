@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match, Mount
 from typing_extensions import TypedDict
 
 from tokenloom_router.errors import (
@@ -32,6 +33,9 @@ STATUSES: dict[type[RequestError], int] = {
     RequestError: 500,
 }
 RETRY_AFTER_SECONDS = 5
+METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"]
+FILE_METHODS = ["GET", "HEAD"]
+"""Of what is mounted: the documentation's files."""
 
 
 class ErrorBody(TypedDict):
@@ -67,10 +71,25 @@ async def _on_request_error(_request: Request, error: RequestError) -> Response:
     return _json_response(status, error_body(error))
 
 
-async def _on_http_exception(_request: Request, error: HTTPException) -> Response:
+async def _on_http_exception(request: Request, error: HTTPException) -> Response:
     if isinstance(error, BodyError | PayloadTooLarge):
         return PlainTextResponse(error.detail.encode(errors="replace"), error.status_code)
+    if error.status_code == 405:
+        return Response(status_code=405, headers={"allow": ", ".join(_allowed_methods(request))})
     return Response(status_code=error.status_code, headers=error.headers)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods of all routes at the request's path; Starlette names the first one's."""
+    routes = [route for route in request.app.routes if not isinstance(route, Mount)]
+    allowed = [
+        method
+        for method in METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
+        )
+    ]
+    return allowed or FILE_METHODS
 
 
 async def _on_invalid_body(request: Request, error: RequestValidationError) -> Response:

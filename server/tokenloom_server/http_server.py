@@ -7,11 +7,15 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from tokenloom_router.router import Router
+from tokenloom_server.connections import DEFAULT_CONNECTIONS, Connections, fit_connections
+from tokenloom_server.http_protocol import ConnectionLimits, HttpProtocol
 from tokenloom_server.listener import PortError, url
 from tokenloom_server.settings import Settings
 
@@ -34,9 +38,18 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, router: Router, settings: Settings) -> None:
+        self._connections = Connections(settings.max_connections or DEFAULT_CONNECTIONS)
+        limits = ConnectionLimits(
+            max_header_bytes=settings.max_header_bytes,
+            header_timeout=settings.header_timeout,
+            body_timeout=settings.body_timeout,
+            send_timeout=settings.send_timeout,
+        )
+        protocol = partial(HttpProtocol, limits=limits, connections=self._connections)
         super().__init__(
             uvicorn.Config(
                 app,
+                http=cast("type[asyncio.Protocol]", protocol),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -59,6 +72,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then tell the operator where. Raises PortError."""
+        self._fit_connections()
         try:
             await super().startup(sockets)
         except OSError as error:
@@ -66,6 +80,20 @@ class HttpServer(uvicorn.Server):
         at = url(self.servers[0].sockets[0])
         model_id = self._router.model.model_id
         logger.info("Ready: %s is served at %s (documentation: %s/docs)", model_id, at, at)
+
+    def _fit_connections(self) -> None:
+        """Allow as many connections as there are file descriptors for, once the others are open."""
+        settings, wanted = self._settings, self._connections.limit
+        self._connections.limit = fit = fit_connections(wanted)
+        permits = settings.max_concurrent_requests
+        if fit < (settings.max_connections or permits):
+            logger.warning(
+                "Only %d connections fit into the limit of open files (`ulimit -n`), with "
+                "--max-connections %d and --max-concurrent-requests %d: raise it",
+                fit,
+                wanted,
+                permits,
+            )
 
     def stop(self) -> None:
         """Take no more requests, and end with the last one that runs. Again: end

@@ -46,7 +46,7 @@ def run(settings: Settings, router: Router, metrics: Metrics) -> int:
     try:
         with (
             bind(settings.hostname, settings.port) as listener,
-            asyncio.Runner(loop_factory=_loop_factory()) as runner,
+            asyncio.Runner(loop_factory=loop_factory()) as runner,
         ):
             runner.run(_run(server, app, listener))
     except (PortError, EngineStartError) as error:
@@ -93,7 +93,7 @@ def _handle_signals(server: HttpServer) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's, where there is a uvloop."""
     try:
         import uvloop

@@ -114,6 +114,17 @@ class Settings(BaseSettings):
         "header x-ignored-fields",
     )
     payload_limit: int = flag(2_000_000, HTTP, "largest request body in bytes", gt=0)
+    max_header_bytes: int = flag(
+        32_768, HTTP, "largest request line, header and trailer together in bytes", gt=0
+    )
+    header_timeout: FiniteFloat = flag(20.0, HTTP, "seconds for a request's header to come", gt=0)
+    body_timeout: FiniteFloat = flag(60.0, HTTP, "seconds for a request's body to come", gt=0)
+    send_timeout: FiniteFloat = flag(
+        60.0, HTTP, "seconds without progress after which a client that does not read is left", gt=0
+    )
+    max_connections: int | None = flag(
+        None, HTTP, "open connections; default: 4096, or as the limit of open files allows", gt=0
+    )
     compute_type: str | None = flag(
         None, HTTP, "value of the response header x-compute-type; without it 1-DEVICE"
     )

@@ -20,6 +20,7 @@ from tokenloom_server.app import create_app
 from tokenloom_server.configs import engine_config, router_config
 from tokenloom_server.http_server import HttpServer
 from tokenloom_server.listener import bind, url
+from tokenloom_server.serve import loop_factory
 from tokenloom_server.settings import Settings
 
 SCRIPTED_ENGINE = Path(__file__).with_name("scripted_engine.py")
@@ -59,7 +60,11 @@ def running(tokenizer_file: Path, **given: Any) -> Iterator[RunningServer]:  # n
             async with app.router.lifespan_context(app):
                 await server.serve(sockets=[listener])
 
-        thread = threading.Thread(target=asyncio.run, args=(run(),))
+        def run_in_loop() -> None:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(run())
+
+        thread = threading.Thread(target=run_in_loop)
         thread.start()
         try:
             while not server.started:

@@ -2,9 +2,10 @@
 
 Run as `scripted_engine.py TOKENIZER_FILE ADDRESS CONFIG_JSON`. The first stop string is the
 script: a JSON list of `SequenceOutput`, sent one a step; or `hang`: no output ever; or
-`aborts`: one token whose text is the number of sequences aborted so far. Without a script the
-prompt's tokens are said again, one a step, as often as `max_new_tokens` allows. The model
-`broken` cannot be loaded, and the model `endless` is never ready.
+`aborts`: one token whose text is the number of sequences aborted so far; or `large`: one token of
+8 MB, more than socket buffers hold; or `large hang`: the same, and the sequence does not end.
+Without a script the prompt's tokens are said again, one a step, as often as `max_new_tokens`
+allows. The model `broken` cannot be loaded, and the model `endless` is never ready.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tokenloom_engine.messages import (
 
 STEP_SECONDS = 0.002
 HEARTBEAT_SECONDS = 0.1
+LARGE_BYTES = 8_000_000
 
 
 class ScriptedEngine:
@@ -74,6 +76,10 @@ class ScriptedEngine:
             return iter(())
         if order == "aborts":
             return iter([_last(f"{self._num_aborted}")])
+        if order.startswith("large"):
+            large = _last("x" * LARGE_BYTES)
+            large.finish = large.finish if order == "large" else None
+            return iter([large])
         if order:
             return iter(msgspec.json.decode(order, type=list[SequenceOutput]))
         return _say_again(submit)

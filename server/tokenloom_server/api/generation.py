@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
-from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -21,14 +19,11 @@ from tokenloom_router.errors import IncompleteGenerationError
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.router import Router
 from tokenloom_router.stream import Stream
+from tokenloom_server.api.event_stream import EventStream
 from tokenloom_server.api.generate_response import response_body
 from tokenloom_server.api.headers import response_headers, stream_headers
 from tokenloom_server.api.stream_events import StreamEvents
 from tokenloom_server.disconnect import cancelled_on_disconnect, never_disconnected
-
-KEEP_ALIVE_SECONDS = 15
-FOREVER_SECONDS = 1e9
-"""Streams do not end by themselves when the server is told to stop: the server decides when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,25 +87,18 @@ class StreamedResponse(GenerationResponse):
             answer = self._events(stream, first)
             await answer(scope, never_disconnected, send)
 
-    def _events(self, stream: Stream, first: SequenceOutput) -> EventSourceResponse:
+    def _events(self, stream: Stream, first: SequenceOutput) -> EventStream:
         events = StreamEvents(
             stream.request,
             prefix=self._shown.prefix,
             with_details=self._shown.with_details,
             eos_token_id=next(iter(self._router.model.eos_token_ids), 0),
         )
-        return EventSourceResponse(
-            events.chunks(first, stream),
-            headers={
-                **stream_headers(stream.request, stream.timings, self._compute_type),
-                **self._shown.headers,
-                "cache-control": "no-cache",
-                "content-type": "text/event-stream",
-            },
-            ping=KEEP_ALIVE_SECONDS,
-            ping_message_factory=_keep_alive,
-            shutdown_grace_period=FOREVER_SECONDS,
-        )
+        headers = {
+            **stream_headers(stream.request, stream.timings, self._compute_type),
+            **self._shown.headers,
+        }
+        return EventStream(events.chunks(first, stream), headers)
 
 
 async def _first_tokens(stream: Stream) -> SequenceOutput:
@@ -119,7 +107,3 @@ async def _first_tokens(stream: Stream) -> SequenceOutput:
         if output.tokens or output.finish is not None:
             return output
     raise IncompleteGenerationError
-
-
-def _keep_alive() -> ServerSentEvent:
-    return ServerSentEvent(comment="", sep="\n")

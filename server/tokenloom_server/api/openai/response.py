@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import msgspec
 from anyio.lowlevel import checkpoint
-from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -20,7 +18,7 @@ from tokenloom_router.errors import IncompleteGenerationError, RequestError
 from tokenloom_router.request import GenerateRequest, Generation
 from tokenloom_router.router import Router
 from tokenloom_router.stream import MergedOutput, Stream, merged
-from tokenloom_server.api.generation import FOREVER_SECONDS, KEEP_ALIVE_SECONDS
+from tokenloom_server.api.event_stream import EventStream
 from tokenloom_server.api.headers import stream_headers, summed_headers
 from tokenloom_server.api.openai.answer import Answer, Body
 from tokenloom_server.api.openai.errors import Fault, Words
@@ -107,18 +105,9 @@ class StreamedAnswer(OrderResponse):
         answer = self._order.answer(streams)
         async with merged(streams) as outputs:
             first = await _first_tokens(outputs)
-            response = EventSourceResponse(
+            response = EventStream(
                 self._events(answer, first, outputs),
-                headers={
-                    **stream_headers(
-                        streams[0].request, streams[0].timings, self._order.compute_type
-                    ),
-                    "cache-control": "no-cache",
-                    "content-type": self.media_type,
-                },
-                ping=KEEP_ALIVE_SECONDS,
-                ping_message_factory=lambda: ServerSentEvent(comment="", sep="\n"),
-                shutdown_grace_period=FOREVER_SECONDS,
+                stream_headers(streams[0].request, streams[0].timings, self._order.compute_type),
             )
             await response(scope, never_disconnected, send)
 
