@@ -231,3 +231,21 @@ def test_unknown_paths_and_verbs_have_no_body(client: httpx.Client) -> None:
     response = client.get("/generate")
     assert (response.status_code, response.content) == (405, b"")
     assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/", "GET, HEAD, POST"),
+        ("/generate", "POST"),
+        ("/health", "GET, HEAD"),
+        ("/v1/completions", "POST"),
+        ("/v1/models/tgi", "GET, HEAD"),
+        ("/docs/static/nothing", "GET, HEAD"),
+    ],
+)
+def test_a_405_allows_the_methods_of_all_routes_at_its_path(
+    client: httpx.Client, path: str, allowed: str
+) -> None:
+    response = client.delete(path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,12 +26,15 @@ LONG_STREAM = {"inputs": "a", "parameters": {"max_new_tokens": 2000}}
 
 
 @contextmanager
-def started(tokenizer_file: Path, **given: str) -> Iterator[subprocess.Popen[str]]:
-    """A server process with these settings."""
+def started(
+    tokenizer_file: Path, num_files: int | None = None, **given: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A server process with these settings, which may open so many files."""
+    limited = ["bash", "-c", f'ulimit -n {num_files} && exec "$@"', "-"] if num_files else []
     variables = {"MODEL_ID": "scripted", "HOSTNAME": "127.0.0.1", "PORT": "0"}
     variables |= {name.upper(): value for name, value in given.items()}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.server.serve_scripted", str(tokenizer_file)],
+        [*limited, sys.executable, "-m", "tests.server.serve_scripted", str(tokenizer_file)],
         cwd=ROOT,
         env={**os.environ, **variables},
         stderr=subprocess.PIPE,
@@ -193,6 +196,32 @@ def test_loading_can_be_broken_off(tokenizer_file: Path, number: signal.Signals)
     assert status == 0
     (line,) = written.splitlines()
     assert line.endswith("Stopped before the model was loaded")
+
+
+def test_more_connections_than_files(tokenizer_file: Path) -> None:
+    """Health is told and a running stream goes on, whoever else is connected."""
+    with started(tokenizer_file, num_files=96) as process:
+        address = urlsplit(url_of(process))
+        with (
+            httpx.Client(base_url=address.geturl()) as client,
+            client.stream("POST", "/generate_stream", json=LONG_STREAM) as streamed,
+            ExitStack() as stack,
+        ):
+            lines = streamed.iter_lines()
+            next(lines)
+            for _ in range(200):
+                connection = socket.create_connection((address.hostname, address.port), timeout=10)
+                stack.callback(connection.close)
+            for _ in range(5):
+                assert httpx.get(f"{address.geturl()}/health").status_code == 200
+            *_, last = (json.loads(line[6:]) for line in lines if line)
+        assert last["index"] == 2000
+        process.send_signal(signal.SIGTERM)
+        status, written = rest(process)
+    assert status == 0
+    assert written.count("connections (--max-connections, `ulimit -n`)") == 1
+    assert written.count("connections fit into the limit of open files") <= 1
+    assert "Traceback" not in written
 
 
 def test_logs_can_be_json(tokenizer_file: Path) -> None:
