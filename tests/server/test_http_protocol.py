@@ -20,6 +20,8 @@ from tokenloom_engine.messages import SequenceOutput, Token
 
 LIMIT = 4096
 SOON = 0.3
+MANY = 1_000_000
+"""More bytes than one read of the socket brings."""
 LONG = {"inputs": "abc", "parameters": {"max_new_tokens": 200}}
 HANG = {"inputs": "a", "parameters": {"stop": ["hang"]}}
 FIRST_ONLY = {"inputs": "a", "parameters": {"stop": [script(SequenceOutput(0, [Token(1, "x")]))]}}
@@ -140,9 +142,9 @@ def test_a_header_that_grows_too_large(
 @pytest.mark.parametrize(
     "data",
     [
-        b"\r\n" * LIMIT + b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n",
-        chunked(b"2;" + b"a" * 9 * LIMIT + b"\r\n{}\r\n0\r\n\r\n"),
-        chunked(*[b"1;" + b"a" * 99 + b"\r\n \r\n"] * 100),
+        b"\r\n" * MANY + b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n",
+        chunked(b"2;" + b"a" * MANY + b"\r\n{}\r\n0\r\n\r\n"),
+        chunked(*[b"1;" + b"a" * 99 + b"\r\n \r\n"] * (MANY // 100)),
     ],
 )
 def test_framing_that_grows_too_large(limited: RunningServer, data: bytes) -> None:
@@ -384,8 +386,7 @@ def test_a_stream_to_a_client_of_http_1_0(
         head, _, events = received(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert b"transfer-encoding" not in head
-    assert head.count(b"\r\nconnection: close") == 1
-    assert head.count(b"\r\nconnection: ") == 1
+    assert head.count(b"\r\nconnection: ") == head.count(b"\r\nconnection: close") <= 1
     assert events.startswith(b"data: ")
     assert events.endswith(end)
     assert b"\r" not in events
