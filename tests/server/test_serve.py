@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,14 +27,13 @@ LONG_STREAM = {"inputs": "a", "parameters": {"max_new_tokens": 2000}}
 
 @contextmanager
 def started(
-    tokenizer_file: Path, num_files: int | None = None, **given: str
+    tokenizer_file: Path, *, launcher: Sequence[str] = (), **given: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A server process with these settings, which may open so many files."""
-    limited = ["bash", "-c", f'ulimit -n {num_files} && exec "$@"', "-"] if num_files else []
+    """A server process with these settings, started by another command if need be."""
     variables = {"MODEL_ID": "scripted", "HOSTNAME": "127.0.0.1", "PORT": "0"}
     variables |= {name.upper(): value for name, value in given.items()}
     with subprocess.Popen(
-        [*limited, sys.executable, "-m", "tests.server.serve_scripted", str(tokenizer_file)],
+        [*launcher, sys.executable, "-m", "tests.server.serve_scripted", str(tokenizer_file)],
         cwd=ROOT,
         env={**os.environ, **variables},
         stderr=subprocess.PIPE,
@@ -200,7 +199,8 @@ def test_loading_can_be_broken_off(tokenizer_file: Path, number: signal.Signals)
 
 def test_more_connections_than_files(tokenizer_file: Path) -> None:
     """Health is told and a running stream goes on, whoever else is connected."""
-    with started(tokenizer_file, num_files=96) as process:
+    few_files = ["bash", "-c", 'ulimit -n 96 && exec "$@"', "-"]
+    with started(tokenizer_file, launcher=few_files) as process:
         address = urlsplit(url_of(process))
         with (
             httpx.Client(base_url=address.geturl()) as client,
