@@ -241,6 +241,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int | None
     num_parameters: int = 0
     num_shards: int = 1
+    block_size: int = 1
+    """Tokens of a KV cache block."""
     kv_bytes_per_token: int = 0
     """What the KV cache keeps of a token; each shard's own, if there are several."""
     logits_processors: list[str] = []

@@ -142,6 +142,7 @@ class ModelRunner:
             eos_token_ids=sorted(served.eos_token_ids),
             max_position_embeddings=self._max_positions,
             max_batch_total_tokens=self.num_blocks * self.block_size,
+            block_size=self.block_size,
             max_batch_prefill_tokens=config.max_batch_prefill_tokens
             or DEFAULT_PREFILL_TOKENS[self._device.type],
             max_batch_size=config.max_batch_size,

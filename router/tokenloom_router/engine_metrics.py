@@ -19,6 +19,7 @@ class EngineMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._cache_tokens = 0
         self._make_gauges()
         self._make_counters()
         self._make_histograms()
@@ -28,6 +29,7 @@ class EngineMetrics:
         self._queue_size.set(stats.waiting)
         self._batch_size.set(stats.running)
         self._used_tokens.set(stats.used_tokens)
+        self._usage.set(stats.used_tokens / max(1, self._cache_tokens))
         if stats.batch_tokens:
             method = "prefill" if stats.prefill_sequences else "decode"
             self._inference_count[method].inc()
@@ -50,7 +52,10 @@ class EngineMetrics:
 
     def loaded(self, model: ModelInfo) -> None:
         """Note the size of the KV cache of an engine that became ready."""
+        self._cache_tokens = model.max_batch_total_tokens
         self._max_total_tokens.set(model.max_batch_total_tokens)
+        self._block_size.set(model.block_size)
+        self._num_blocks.set(model.max_batch_total_tokens // model.block_size)
 
     def restarted(self) -> None:
         """Count one start of the engine after the first."""
@@ -58,7 +63,7 @@ class EngineMetrics:
 
     def idle(self) -> None:
         """Nothing runs or waits any more. An idle engine, or none, sends no statistics."""
-        for gauge in (self._queue_size, self._batch_size, self._used_tokens):
+        for gauge in (self._queue_size, self._batch_size, self._used_tokens, self._usage):
             gauge.set(0)
 
     def watch_max_tokens(self, max_tokens: Callable[[], float]) -> None:
@@ -96,6 +101,9 @@ class EngineMetrics:
         self._used_tokens = gauge(
             "tgi_kv_cache_used_tokens", "Tokens of the KV cache that sequences hold."
         )
+        self._usage = gauge("tgi_kv_cache_usage", "Share of the KV cache in use, 0 to 1.")
+        self._block_size = gauge("tgi_kv_cache_block_size", "Tokens of a KV cache block.")
+        self._num_blocks = gauge("tgi_kv_cache_blocks", "Blocks of the KV cache.")
 
     def _make_counters(self) -> None:
         def counter(name: str, help_text: str) -> Counter:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -145,6 +146,16 @@ def test_a_failed_step(metrics: Metrics) -> None:
     assert found['tgi_batch_inference_failure{method="decode"}'] == 1
     assert found['tgi_batch_inference_success{method="decode"}'] == 0
     assert found['tgi_batch_forward_duration_count{method="decode"}'] == 0
+
+
+def test_the_share_of_the_kv_cache(metrics: Metrics, model: ModelInfo) -> None:
+    metrics.engine.loaded(structs.replace(model, max_batch_total_tokens=640, block_size=64))
+    metrics.engine.step(EngineStats(running=1, used_tokens=160, batch_tokens=1))
+    found = samples(metrics)
+    assert found["tgi_kv_cache_usage"] == 0.25
+    assert (found["tgi_kv_cache_block_size"], found["tgi_kv_cache_blocks"]) == (64, 10)
+    metrics.engine.idle()
+    assert samples(metrics)["tgi_kv_cache_usage"] == 0
 
 
 def test_a_step(metrics: Metrics) -> None:
