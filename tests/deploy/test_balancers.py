@@ -43,8 +43,9 @@ COMMANDS = {
     "haproxy.cfg": ["haproxy", "-db", "-f", "{folder}/haproxy.cfg"],
     "Caddyfile": ["caddy", "run", "--config", "{folder}/Caddyfile", "--adapter", "caddyfile"],
 }
-ONE_TOKEN = script(SequenceOutput(0, [Token(7, "one", -1.0)], started_at=1.0))
-"""The engine sends one token, and nothing after it."""
+TOKENS = [f"({number})" for number in range(12)]
+ENDLESS = script(*(SequenceOutput(0, [Token(7, text, -1.0)], started_at=1.0) for text in TOKENS))
+"""The engine sends these tokens one by one, and nothing after them."""
 SECONDS = 10
 
 
@@ -114,14 +115,19 @@ def wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) 
 
 
 @pytest.mark.parametrize("path", ["/generate_stream", "/v1/completions"])
-def test_the_first_event_comes_before_the_stream_ends(balancer: str, path: str) -> None:
+def test_events_come_before_the_stream_ends(balancer: str, path: str) -> None:
     body = {
-        "/generate_stream": {"inputs": "a", "parameters": {"stop": [ONE_TOKEN]}},
-        "/v1/completions": {"prompt": "a", "stop": ONE_TOKEN, "max_tokens": 9, "stream": True},
+        "/generate_stream": {"inputs": "a", "parameters": {"stop": [ENDLESS]}},
+        "/v1/completions": {"prompt": "a", "stop": ENDLESS, "max_tokens": 9, "stream": True},
     }[path]
     with httpx.stream("POST", balancer + path, json=body, timeout=SECONDS) as response:
         assert response.status_code == 200
-        assert "one" in next(response.iter_text())
+        text = ""
+        for part in response.iter_text():
+            text += part
+            if TOKENS[-1] in text:
+                break
+        assert all(token in text for token in TOKENS)
 
 
 def test_an_error_is_passed_on_with_its_headers(balancer: str) -> None:
