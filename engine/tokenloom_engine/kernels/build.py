@@ -15,7 +15,9 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -40,27 +42,64 @@ FLAGS = (
     "-ffp-contract=off",
     "-Wno-psabi",
 )
-LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    # Name: what torch calls the instructions that the CPU must have, and the compiler's flags.
-    "avx512_bf16": (
-        ("avx512_bf16", "avx512_vnni", "avx512_bw", "avx512_vl", "avx512_dq"),
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A kind of CPU that the library is built for."""
+
+    title: str
+    """For the log."""
+    needed: tuple[str, ...]
+    """Instructions that the CPU must have, by their names in `torch.cpu.get_capabilities()`."""
+    flags: tuple[str, ...]
+    """Of the compiler."""
+
+
+_AVX512 = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq")
+_AVX2 = ("avx2", "fma3", "f16c", "bmi2")
+X86_LEVELS = {
+    "avx512_bf16": Level(
+        "AVX-512 with bfloat16",
+        ("avx512_bf16", "avx512_vnni", *_AVX512),
         ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
     ),
-    "avx512": (("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"), ("-march=x86-64-v4",)),
-    "avx2": (("avx2", "fma3", "f16c", "bmi2"), ("-march=x86-64-v3",)),
-    "baseline": ((), ()),
+    "avx512_vnni": Level(
+        "AVX-512 with VNNI", ("avx512_vnni", *_AVX512), ("-march=x86-64-v4", "-mavx512vnni")
+    ),
+    "avx512": Level("AVX-512", _AVX512, ("-march=x86-64-v4",)),
+    "avx2_vnni": Level(
+        "AVX2 with VNNI", ("avx_vnni", *_AVX2), ("-march=x86-64-v3", "-mavxvnni")
+    ),
+    "avx2": Level("AVX2", _AVX2, ("-march=x86-64-v3",)),
+    "baseline": Level("SSE2", (), ()),
 }
-"""Kinds of CPU, the best first. Others than x86 have the compiler's vectors, the baseline."""
-IS_X86 = platform.machine() in ("x86_64", "AMD64")
+ARM_LEVELS = {
+    "neon_bf16": Level(
+        "NEON with bfloat16 and products of bytes",
+        ("dot", "bf16", "i8mm"),
+        ("-march=armv8.2-a+dotprod+bf16+i8mm",),
+    ),
+    "neon_dot": Level("NEON with products of bytes", ("dot",), ("-march=armv8.2-a+dotprod",)),
+    "baseline": Level("NEON", (), ()),
+}
+OTHER_LEVELS = {"baseline": Level("the compiler's vectors", (), ())}
+LEVELS = {
+    "x86_64": X86_LEVELS,
+    "AMD64": X86_LEVELS,
+    "aarch64": ARM_LEVELS,
+    "arm64": ARM_LEVELS,
+}.get(platform.machine(), OTHER_LEVELS)
+"""Levels of this architecture, the best first."""
 
 
-def best_level() -> str:
-    """The best kind of CPU that this one is."""
-    if not IS_X86:
-        return "baseline"
-    found = torch.cpu.get_capabilities()
+def best_level(
+    capabilities: Mapping[str, object] | None = None, levels: Mapping[str, Level] = LEVELS
+) -> str:
+    """The name of the best level that a CPU with these capabilities has; None for this CPU's."""
+    found = torch.cpu.get_capabilities() if capabilities is None else capabilities
     return next(
-        level for level, (needed, _) in LEVELS.items() if all(found.get(name) for name in needed)
+        name for name, level in levels.items() if all(found.get(need) for need in level.needed)
     )
 
 
@@ -100,17 +139,16 @@ def _name(level: str) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
-    digest.update(repr((FLAGS, LEVELS[level])).encode())
+    digest.update(repr((FLAGS, LEVELS[level].flags)).encode())
     return f"{level}-{digest.hexdigest()}"
 
 
 def _compile(compiler: str, level: str, target: Path) -> None:
-    _, instructions = LEVELS[level]
     sources = sorted(SOURCES.glob("*.cpp"))
     objects = [target / f"{source.stem}.o" for source in sources]
 
     def compile_one(source: Path, result: Path) -> None:
-        _run([compiler, *FLAGS, *instructions, "-c", str(source), "-o", str(result)])
+        _run([compiler, *FLAGS, *LEVELS[level].flags, "-c", str(source), "-o", str(result)])
 
     with ThreadPoolExecutor() as threads:
         list(threads.map(compile_one, sources, objects))
@@ -130,7 +168,7 @@ def main() -> int:
     if compiler is None:
         logger.error("No C++ compiler: set CXX, or install one")
         return 1
-    for level in LEVELS if IS_X86 else ["baseline"]:
+    for level in LEVELS:
         folder = PREBUILT / _name(level)
         try:
             keep(folder, lambda target, level=level: _compile(compiler, level, target))  # type: ignore[misc]

@@ -82,7 +82,7 @@ class FusedDecoder:
         self._cosines = self._sines = torch.empty(0, 0)
         """[positions, dim / 2]"""
         self._spaces: list[torch.Tensor] = []
-        self._quantized = torch.empty(0, dtype=torch.uint8)
+        self._quantized = torch.empty(0, dtype=torch.int16)
         self._row_scales = torch.empty(0)
 
     def bind(self, backend: CpuAttention) -> None:
@@ -152,8 +152,8 @@ class FusedDecoder:
         wide = max(first.query_key_value.num_outputs, first.gate_up.num_outputs)
         narrow = max(first.output.num_inputs, first.down.num_inputs)
         self._spaces = [self._embedding.new_empty(tokens, n) for n in (width, width, wide, narrow)]
-        num_bytes = tokens * max(width, narrow) if self._is_quantized else 0
-        self._quantized = torch.empty(num_bytes, dtype=torch.uint8)
+        num_inputs = tokens * max(width, narrow) if self._is_quantized else 0
+        self._quantized = torch.empty(num_inputs, dtype=torch.int16)
         self._row_scales = torch.empty(tokens, self._most_groups)
 
 

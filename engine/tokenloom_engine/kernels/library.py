@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tokenloom_engine.kernels.build import best_level, build_kernels
+from tokenloom_engine.kernels.build import LEVELS, best_level, build_kernels
 from tokenloom_engine.kernels.structs import (
     Attention,
     Decoder,
@@ -34,23 +34,23 @@ LANES = 16
 class Kernels:
     """The loaded library. Every method computes in place what its struct describes."""
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, level: str, threads: int) -> None:
         """`threads`: how many a function uses."""
         self.threads = threads
+        self.level = level
         self._library = ctypes.CDLL(str(path))
-        self._library.tokenloom_instructions.restype = ctypes.c_char_p
 
     @classmethod
     def load(cls, threads: int) -> Kernels | None:
         """Build the library if it is not there. None if it cannot be built."""
-        path = build_kernels(best_level())
-        return None if path is None else cls(path, threads)
+        level = best_level()
+        path = build_kernels(level)
+        return None if path is None else cls(path, level, threads)
 
     @property
     def instructions(self) -> str:
-        """What of the CPU they use."""
-        name: bytes = self._library.tokenloom_instructions()
-        return name.decode()
+        """The instructions of the CPU that they use, for the log."""
+        return LEVELS[self.level].title
 
     def gemm(self, args: Gemm) -> None:
         """Matrix product with a packed weight."""

@@ -89,7 +89,7 @@ class PackedWeight:
 
     def _multiply_bytes(self, kernels: Kernels, rows: torch.Tensor, result: torch.Tensor) -> None:
         assert self.scales is not None and self.shifts is not None
-        quantized = torch.empty(rows.shape, dtype=torch.uint8)
+        quantized = torch.empty(rows.shape, dtype=torch.int16)
         row_scales = torch.empty(rows.shape[0], self.num_inputs // self.group)
         kernels.int8_gemm(
             Int8Gemm(

@@ -72,16 +72,12 @@ class Row {
 
   // Sixteen logits; -inf for what is not allowed or does not exist. 0 <= i < width.
   Floats logits(int64_t i) const {
-    Floats x = broadcast(-INFINITY);
-    if (i + LANES <= num_tokens_) {
-      x = load_floats(logits_ + i);
-    } else {
-      for (int64_t j = i; j < num_tokens_; j++) x[j - i] = logits_[j];
-    }
+    const Floats x = load_floats(logits_ + i, std::min<int64_t>(LANES, num_tokens_ - i), -INFINITY);
     if (allowed_ == nullptr || i >= num_tokens_) return x;
-    const Words LANE = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
-    const Words bits = Words{} + (allowed_[i / 32] >> (i % 32) & 0xffff);
-    return (bits & LANE) != 0 ? x : broadcast(-INFINITY);
+    alignas(64) static constexpr uint32_t LANE[LANES] = {
+        1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+    const Words bits = broadcast_word(allowed_[i / 32] >> (i % 32) & 0xffff);
+    return select((bits & load_words(LANE)) != 0u, x, broadcast(-INFINITY));
   }
 
   // What is not a number counts for nothing.
@@ -97,7 +93,7 @@ class Row {
     Floats most = broadcast(-INFINITY);
     for (int64_t i = span; i < span + SPAN; i += LANES) {
       const Floats x = logits(i);
-      most = x > most ? x : most;
+      most = select(x > most, x, most);
     }
     return maximum(most);
   }
@@ -164,7 +160,7 @@ class Row {
   void drop_below(float least) {
     for (int64_t i = 0; i < width_; i += LANES) {
       const Floats weight = load_floats(&weights_[i]);
-      store_floats(&weights_[i], weight >= least ? weight : Floats{});
+      store_floats(&weights_[i], select(weight >= broadcast(least), weight, Floats{}));
     }
   }
 

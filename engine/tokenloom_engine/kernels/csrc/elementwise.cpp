@@ -61,15 +61,3 @@ void tokenloom_silu_multiply(const SiluMultiply *args) {
 void tokenloom_rotary(const Rotary *args) {
   tokenloom::with_storage(args->storage, [&](auto t) { tokenloom::rotary<decltype(t)>(*args); });
 }
-
-const char *tokenloom_instructions() {
-#if defined(__AVX512BF16__) && TOKENLOOM_AVX512
-  return "AVX-512 with bfloat16";
-#elif TOKENLOOM_AVX512
-  return "AVX-512";
-#elif defined(__AVX2__)
-  return "AVX2";
-#else
-  return "the compiler's vectors";
-#endif
-}

@@ -1,11 +1,12 @@
 // Matrix product with a weight of bytes and inputs quantized on the way (W8A8).
 //
 // Per output: weight = scales[output] * byte. Per group of inputs that stand beside each other in a
-// row: input = row_scale * (byte - 128). A group is the whole row, or where a few large inputs would
-// leave too little to the others, a part of it. Bytes of the inputs are unsigned because that is
-// what the CPU multiplies; `shifts`, -128 times each output's sum of weights over a group, take the
-// shift out again. Sums in a group are of integers, so they are exact; groups are added in their
-// order, so no row depends on another. The weight's layout: [outputs / 32, inputs / 4, 32, 4].
+// row: input = row_scale * number. A group is the whole row, or where a few large inputs would leave
+// too little to the others, a part of it. Where the CPU multiplies unsigned bytes (bytes.h), 128 is
+// added to the inputs, and `shifts`, -128 times each output's sum of weights over a group, take it out
+// again. Sums in a group are of integers, so they are exact; groups are added in their order, so no
+// row depends on another. The weight's layout: [outputs / 32, inputs / 4, 32, 4].
+#include "bytes.h"
 #include "kernels.h"
 #include "panels.h"
 #include "storage.h"
@@ -13,47 +14,19 @@
 namespace tokenloom {
 namespace {
 
-// Adds four products of bytes to each of sixteen sums; `left` are unsigned, `right` signed.
-inline Ints dot(Ints sums, uint32_t left, Words right) {
-#if defined(__AVX512VNNI__) && TOKENLOOM_AVX512
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32((int)left), (__m512i)right);
-#else
-  for (int i = 0; i < 4; i++)
-    sums += ((Ints)(right << (24 - 8 * i)) >> 24) * (int32_t)((left >> (8 * i)) & 255);
-  return sums;
-#endif
-}
-
-// Sixteen numbers, each the lowest byte of one.
-inline void store_bytes(uint8_t *to, Ints x) {
-#if TOKENLOOM_AVX512
-  _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)x));
-#else
-  for (int i = 0; i < LANES; i++) to[i] = (uint8_t)x[i];
-#endif
-}
-
-inline float largest_of(Floats x) {
-#if TOKENLOOM_AVX512
-  return _mm512_reduce_max_ps((__m512)x);
-#else
-  return maximum(x);
-#endif
-}
-
-// Inputs that share a scale, to bytes. Returns the scale.
+// Inputs that share a scale, to whole numbers from -127 to 127. Returns the scale.
 template <class T>
-float quantize_group(const T *inputs, uint8_t *bytes, int64_t count) {
+float quantize_group(const T *inputs, Quantized *quantized, int64_t count) {
   using S = Storage<T>;
   Floats most = {};
   for (int64_t i = 0; i < count; i += LANES) {
     const Floats x = S::load(inputs + i);
     most = maximum(most, maximum(x, -x));
   }
-  const float largest = std::max(largest_of(most), 1e-8f);
+  const float largest = std::max(maximum(most), 1e-8f);
   for (int64_t i = 0; i < count; i += LANES) {
     const Floats x = S::load(inputs + i) * (127.f / largest) + 128.5f;
-    store_bytes(bytes + i, __builtin_convertvector(x, Ints));
+    store_quantized(quantized + i, to_ints(x) - 128);
   }
   return largest / 127.f;
 }
@@ -75,8 +48,9 @@ struct Int8Product {
   void quantize(int64_t row) const {
     const int64_t at = row * args.num_inputs;
     for (int64_t g = 0; g < groups; g++)
-      args.row_scales[row * groups + g] = quantize_group(
-          (const T *)args.inputs + at + g * args.group, args.quantized + at + g * args.group, args.group);
+      args.row_scales[row * groups + g] =
+          quantize_group((const T *)args.inputs + at + g * args.group,
+                         (Quantized *)args.quantized + at + g * args.group, args.group);
   }
 
   void panels(int64_t first, int64_t last, int64_t then) const {
@@ -92,7 +66,7 @@ struct Int8Product {
       Ints sums[ROWS][2];
       add_group(sums, row, panel, 0, ahead);
       return results.template put<ROWS>(row, panel, [&](int r, int half) {
-        return __builtin_convertvector(sums[r][half], Floats) * args.row_scales[row + r] *
+        return to_floats(sums[r][half]) * args.row_scales[row + r] *
                of_output[half];
       });
     }
@@ -104,7 +78,7 @@ struct Int8Product {
       for (int r = 0; r < ROWS; r++) {
         const Floats scale = broadcast(args.row_scales[(row + r) * groups + g]);
         for (int half = 0; half < 2; half++)
-          totals[r][half] = multiply_add(__builtin_convertvector(sums[r][half], Floats), scale,
+          totals[r][half] = multiply_add(to_floats(sums[r][half]), scale,
                                          totals[r][half]);
       }
     }
@@ -115,13 +89,18 @@ struct Int8Product {
   template <int ROWS>
   TOKENLOOM_INLINE void add_group(Ints (&sums)[ROWS][2], int64_t row, int64_t panel, int64_t g,
                                   const Ahead &ahead) const {
-    const int32_t *shifts = args.shifts + (g * weight.count + panel) * PANEL;
-    const Ints s0 = (Ints)load_words(shifts), s1 = (Ints)load_words(shifts + LANES);
+    Ints s0 = {}, s1 = {};
+    if constexpr (ZERO != 0) {
+      const int32_t *shifts = args.shifts + (g * weight.count + panel) * PANEL;
+      s0 = as_ints(load_words(shifts)), s1 = as_ints(load_words(shifts + LANES));
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) sums[r][0] = s0, sums[r][1] = s1;
-    const uint32_t *rows = (const uint32_t *)(args.quantized + row * args.num_inputs);
+    const QuantizedWord *rows = (const QuantizedWord *)args.quantized + row * words;
     const int64_t in_group = args.group / 4;
-    add_products(sums, rows, words, weight.at(panel), g * in_group, (g + 1) * in_group, ahead, dot);
+    add_products(sums, rows, words, weight.at(panel), g * in_group, (g + 1) * in_group, ahead,
+                 [](const Ints &sum, QuantizedWord x, const Words &w)
+                     __attribute__((always_inline)) { return dot_bytes(sum, x, w); });
   }
 };
 

@@ -30,7 +30,7 @@ struct Int8Gemm {
   const int32_t *shifts;  // [num_inputs / group, outputs rounded up to 32]
   const void *bias;       // [outputs] or null
   void *result;
-  uint8_t *quantized;     // workspace [rows, num_inputs]
+  void *quantized;        // workspace [rows, num_inputs] of two bytes at most
   float *row_scales;      // workspace [rows, num_inputs / group]
   int64_t rows, num_inputs, num_outputs;
   int64_t group;          // inputs of a row that share a scale: a multiple of 16, divides num_inputs
@@ -160,7 +160,7 @@ struct Forward {
   void *delta;         // [tokens, width]
   void *wide;          // [tokens, most outputs of query_key_value and gate_up]
   void *narrow;        // [tokens, most inputs of output and down]
-  uint8_t *quantized;  // [tokens, most inputs], for layers of bytes
+  void *quantized;     // [tokens, most inputs] of two bytes at most, for layers of bytes
   float *row_scales;   // [tokens, most groups of inputs], for layers of bytes
 };
 void tokenloom_forward(const Decoder *, const Forward *);
@@ -188,7 +188,4 @@ struct LogSumExp {
   int32_t rows, threads;
 };
 void tokenloom_log_sum_exp(const LogSumExp *);
-
-// What the CPU that it was built for has: for the log.
-const char *tokenloom_instructions();
 }

@@ -9,14 +9,11 @@
 #include "tiles.h"
 #include "vector.h"
 
-#define TOKENLOOM_INLINE inline __attribute__((always_inline))
-
 namespace tokenloom {
 
 constexpr int PANEL = 2 * LANES;
-constexpr int TILE_ROWS = TOKENLOOM_AVX512 ? 12 : 3;  // as many as registers hold sums for
-constexpr int TILES_AT_ONCE = 16;                     // their inputs stay in the cache
-constexpr int LINE = 64;                              // bytes that memory gives at once
+constexpr int TILES_AT_ONCE = 192 / TILE_ROWS;  // their inputs stay in the cache
+constexpr int LINE = 64;                        // bytes that memory gives at once
 
 // What is fetched from memory while a tile is computed: a panel, or the half of one.
 struct Ahead {
@@ -65,8 +62,8 @@ inline void over_panels(const Panels &weight, int64_t rows, int64_t first, int64
 
 // Adds to a tile's sums the products of words `first` to `last` of ROWS rows, which are `words` long
 // each, and of a panel. All in the order of the inputs.
-template <int ROWS, class Sums, class Dot>
-TOKENLOOM_INLINE void add_products(Sums (&sums)[ROWS][2], const uint32_t *rows, int64_t words,
+template <int ROWS, class Sums, class Word, class Dot>
+TOKENLOOM_INLINE void add_products(Sums (&sums)[ROWS][2], const Word *rows, int64_t words,
                                    const uint32_t *panel, int64_t first, int64_t last,
                                    const Ahead &ahead, Dot &&dot) {
   // A loop for each way to fetch: a branch in the loop would cost some percent of its time.
@@ -76,7 +73,7 @@ TOKENLOOM_INLINE void add_products(Sums (&sums)[ROWS][2], const uint32_t *rows, 
       for (int i = 0; i < lines; i++) __builtin_prefetch(ahead.from + (lines * k + i) * LINE, 0, 2);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
-        const uint32_t x = rows[r * words + k];
+        const Word x = rows[r * words + k];
         sums[r][0] = dot(sums[r][0], x, w0);
         sums[r][1] = dot(sums[r][1], x, w1);
       }
@@ -129,7 +126,9 @@ struct Results {
   }
 
   // Sixteen outputs of a row, or those of them that there are.
-  void put_part(int64_t row, int64_t output, Floats x) const {
+  void put_part(int64_t row, int64_t output, const Floats &sums) const {
+    float x[LANES];
+    store_floats(x, sums);
     const int64_t count = std::min<int64_t>(LANES, num_outputs - output);
     for (int64_t i = 0; i < count; i++) {
       const int64_t at = row * num_outputs + output + i;

@@ -5,9 +5,7 @@
 #include <mutex>
 #include <thread>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "register.h"
 
 namespace tokenloom {
 namespace {
@@ -15,12 +13,6 @@ namespace {
 constexpr uint64_t NONE = 0xffffffff;   // no index
 constexpr int SPINS_FOR_WORK = 4000;    // some 100 us: the pauses within a forward are shorter
 constexpr int SPINS_FOR_OTHERS = 2000;  // then let whoever has begun a share have this core
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 // The shares of all loops of one program, numbered through: loops follow each other, so two numbers
 // say how far all threads are.

@@ -16,7 +16,7 @@ class Softmax {
   using S = Storage<T>;
   struct Row {
     float best, factor;
-    Floats total;
+    float total[LANES];
   };
   Row *const rows;
 
@@ -24,7 +24,7 @@ class Softmax {
   static constexpr int64_t floats_for(int64_t rows) { return rows * sizeof(Row) / sizeof(float); }
 
   Softmax(float *memory, int count) : rows((Row *)memory) {
-    for (int r = 0; r < count; r++) rows[r] = {-INFINITY, 1.f, Floats{}};
+    for (int r = 0; r < count; r++) rows[r] = {-INFINITY, 1.f, {}};
   }
 
   // Makes weights, in place, of a row's scores of a chunk from `begin` to `end`, and zeros of the
@@ -40,14 +40,14 @@ class Softmax {
     for (int64_t k = low; k < high; k += LANES) most = maximum(most, load_floats(scores + k));
     raise(r, maximum(most));
     const Floats best = broadcast(rows[r].best);
-    Floats total = rows[r].total;
+    Floats total = load_floats(rows[r].total);
     for (int64_t k = low; k < high; k += LANES) {
       const Floats x = load_floats(scores + k) - best;
       const Floats weight = sizeof(T) < sizeof(float) ? rough_exp(x) : exp(x);
       total += weight;
       S::store(weights + k, weight);
     }
-    rows[r].total = total;
+    store_floats(rows[r].total, total);
     // After the weights, which take no more place than the scores that they are made of.
     std::fill(weights + from, weights + low, S::from_float(0.f));
     std::fill(weights + high, weights + to, S::from_float(0.f));
@@ -64,14 +64,14 @@ class Softmax {
   // By what to multiply what was summed before the last chunk.
   float factor(int r) const { return rows[r].factor; }
 
-  float total(int r) const { return sum(rows[r].total); }
+  float total(int r) const { return sum(load_floats(rows[r].total)); }
 
  private:
   void raise(int r, float score) {
     Row &row = rows[r];
     if (!(score > row.best)) return;
     row.factor = std::exp(row.best - score);
-    row.total *= row.factor;
+    store_floats(row.total, load_floats(row.total) * row.factor);
     row.best = score;
   }
 };

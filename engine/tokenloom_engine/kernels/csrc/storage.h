@@ -18,12 +18,18 @@ struct Storage<float> {
 
   static float to_float(float x) { return x; }
   static float from_float(float x) { return x; }
-  static Floats load(const float *from) { return load_floats(from); }
-  static void store(float *to, Floats x) { store_floats(to, x); }
-  static Floats dot(Floats sums, uint32_t left, Words right) {
-    return multiply_add(broadcast(as_float(left)), (Floats)right, sums);
+  static TOKENLOOM_INLINE Floats load(const float *from) { return load_floats(from); }
+  static TOKENLOOM_INLINE void store(float *to, const Floats &x) { store_floats(to, x); }
+  static TOKENLOOM_INLINE Floats dot(const Floats &sums, uint32_t left, const Words &right) {
+    return multiply_add(broadcast(as_float(left)), as_floats(right), sums);
   }
 };
+
+TOKENLOOM_INLINE HalfRegister load_halves(const void *from) {
+  HalfRegister x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
 
 struct BFloat16 {
   uint16_t bits;
@@ -41,34 +47,19 @@ struct Storage<BFloat16> {
     return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};  // to nearest, ties to even
   }
 
-  static Floats load(const BFloat16 *from) {
-#if TOKENLOOM_AVX512
-    return (Floats)_mm512_slli_epi32(
-        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)), 16);
-#else
-    Words w;
-    for (int i = 0; i < LANES; i++) w[i] = uint32_t(from[i].bits) << 16;
-    return (Floats)w;
-#endif
+  static TOKENLOOM_INLINE Floats load(const BFloat16 *from) {
+    return from_registers<Floats>([=](int lane) { return from_bfloat16(load_halves(from + lane)); });
   }
 
-  static void store(BFloat16 *to, Floats x) {
-#if defined(__AVX512BF16__) && TOKENLOOM_AVX512
-    _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
-#else
-    for (int i = 0; i < LANES; i++) to[i] = from_float(x[i]);
-#endif
+  static TOKENLOOM_INLINE void store(BFloat16 *to, const Floats &x) {
+    each_register(x, [=](const FloatRegister &part, int lane) {
+      const HalfRegister halves = to_bfloat16(part);
+      std::memcpy(to + lane, &halves, sizeof halves);
+    });
   }
 
-  static Floats dot(Floats sums, uint32_t left, Words right) {
-#if defined(__AVX512BF16__) && TOKENLOOM_AVX512
-    return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_set1_epi32((int)left),
-                                    (__m512bh)right);
-#else
-    sums = multiply_add(broadcast(as_float(left << 16)), (Floats)(right << 16), sums);
-    return multiply_add(broadcast(as_float(left & 0xffff0000u)), (Floats)(right & 0xffff0000u),
-                        sums);
-#endif
+  static TOKENLOOM_INLINE Floats dot(const Floats &sums, uint32_t left, const Words &right) {
+    return dot_bfloat16(sums, broadcast_word(left), right);
   }
 };
 
@@ -78,44 +69,22 @@ template <>
 struct Storage<Float16> {
   static constexpr int PER_WORD = 2;
 
-  typedef Float16 Halves __attribute__((vector_size(32), aligned(2)));
-
   static float to_float(Float16 x) { return (float)x; }
   static Float16 from_float(float x) { return (Float16)x; }
 
-  static Floats load(const Float16 *from) {
-#if TOKENLOOM_AVX512
-    return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
-#else
-    Floats x;
-    for (int i = 0; i < LANES; i++) x[i] = (float)from[i];
-    return x;
-#endif
+  static TOKENLOOM_INLINE Floats load(const Float16 *from) {
+    return from_registers<Floats>([=](int lane) { return from_float16(load_halves(from + lane)); });
   }
 
-  static void store(Float16 *to, Floats x) {
-#if TOKENLOOM_AVX512
-    _mm256_storeu_si256((__m256i *)to,
-                        _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-#else
-    for (int i = 0; i < LANES; i++) to[i] = (Float16)x[i];
-#endif
+  static TOKENLOOM_INLINE void store(Float16 *to, const Floats &x) {
+    each_register(x, [=](const FloatRegister &part, int lane) {
+      const HalfRegister halves = to_float16(part);
+      std::memcpy(to + lane, &halves, sizeof halves);
+    });
   }
 
-  static Floats dot(Floats sums, uint32_t left, Words right) {
-    Float16 pair[2];
-    std::memcpy(pair, &left, sizeof pair);
-#if TOKENLOOM_AVX512
-    const Floats low = (Floats)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)right));
-    const Floats high = (Floats)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)(right >> 16)));
-#else
-    Float16 halves[2 * LANES];
-    std::memcpy(halves, &right, sizeof halves);
-    Floats low, high;
-    for (int i = 0; i < LANES; i++) low[i] = (float)halves[2 * i], high[i] = (float)halves[2 * i + 1];
-#endif
-    sums = multiply_add(broadcast((float)pair[0]), low, sums);
-    return multiply_add(broadcast((float)pair[1]), high, sums);
+  static TOKENLOOM_INLINE Floats dot(const Floats &sums, uint32_t left, const Words &right) {
+    return dot_float16(sums, left, right);
   }
 };
 
