@@ -156,10 +156,10 @@ class Model:
             return f"{count} linear layers prepacked by oneDNN"
         if attention == "cpu" and can_fuse(self.network):
             self._decoder = FusedDecoder(self.network, layers, kernels, quantize)
-            return f"CPU kernels ({kernels.instructions}), the decoder as a whole"
+            return f"CPU kernels ({kernels.level.title}), the decoder as a whole"
         norms = replace_norms(self.network, kernels)
         count = pack_linears(self.network, kernels, quantize)
-        return f"CPU kernels ({kernels.instructions}), {count} linear layers and {norms} norms"
+        return f"CPU kernels ({kernels.level.title}), {count} linear layers and {norms} norms"
 
     def bind(self, backend: AttentionBackend) -> None:
         """Attend over this back end's cache from now on."""

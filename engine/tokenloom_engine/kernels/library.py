@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from tokenloom_engine.kernels.build import LEVELS, best_level, build_kernels
+from tokenloom_engine.kernels.build import build_kernels
+from tokenloom_engine.kernels.levels import Level, best_level
 from tokenloom_engine.kernels.structs import (
     Attention,
     Decoder,
@@ -34,7 +35,7 @@ LANES = 16
 class Kernels:
     """The loaded library. Every method computes in place what its struct describes."""
 
-    def __init__(self, path: Path, level: str, threads: int) -> None:
+    def __init__(self, path: Path, level: Level, threads: int) -> None:
         """`threads`: how many a function uses."""
         self.threads = threads
         self.level = level
@@ -46,11 +47,6 @@ class Kernels:
         level = best_level()
         path = build_kernels(level)
         return None if path is None else cls(path, level, threads)
-
-    @property
-    def instructions(self) -> str:
-        """The instructions of the CPU that they use, for the log."""
-        return LEVELS[self.level].title
 
     def gemm(self, args: Gemm) -> None:
         """Matrix product with a packed weight."""

@@ -38,6 +38,12 @@ typedef uint32_t WordRegister __attribute__((vector_size(TOKENLOOM_REGISTER_BYTE
 typedef uint16_t HalfRegister __attribute__((vector_size(TOKENLOOM_REGISTER_BYTES / 2)));
 typedef uint8_t ByteRegister __attribute__((vector_size(TOKENLOOM_REGISTER_BYTES / 4)));
 
+#if defined(__aarch64__)
+typedef __fp16 Float16;  // GCC 12 has no _Float16 there
+#else
+typedef _Float16 Float16;
+#endif
+
 TOKENLOOM_INLINE FloatRegister as_floats(WordRegister x) { return (FloatRegister)x; }
 TOKENLOOM_INLINE WordRegister as_words(FloatRegister x) { return (WordRegister)x; }
 TOKENLOOM_INLINE WordRegister as_words(IntRegister x) { return (WordRegister)x; }
@@ -161,7 +167,7 @@ TOKENLOOM_INLINE FloatRegister from_float16(HalfRegister x) {
 #elif defined(__aarch64__)
   return (FloatRegister)vcvt_f32_f16((float16x4_t)x);
 #else
-  _Float16 halves[REGISTER_LANES];
+  Float16 halves[REGISTER_LANES];
   std::memcpy(halves, &x, sizeof halves);
   FloatRegister result;
   for (int i = 0; i < REGISTER_LANES; i++) result[i] = (float)halves[i];
@@ -177,8 +183,8 @@ TOKENLOOM_INLINE HalfRegister to_float16(FloatRegister x) {
 #elif defined(__aarch64__)
   return (HalfRegister)vcvt_f16_f32((float32x4_t)x);
 #else
-  _Float16 halves[REGISTER_LANES];
-  for (int i = 0; i < REGISTER_LANES; i++) halves[i] = (_Float16)x[i];
+  Float16 halves[REGISTER_LANES];
+  for (int i = 0; i < REGISTER_LANES; i++) halves[i] = (Float16)x[i];
   HalfRegister result;
   std::memcpy(&result, halves, sizeof result);
   return result;
@@ -187,7 +193,7 @@ TOKENLOOM_INLINE HalfRegister to_float16(FloatRegister x) {
 
 // Sums plus the products of pairs of float16, one pair in each word of both sides.
 TOKENLOOM_INLINE FloatRegister dot_float16(FloatRegister sums, uint32_t left, WordRegister right) {
-  _Float16 pair[2];
+  Float16 pair[2];
   std::memcpy(pair, &left, sizeof pair);
   const auto halves = [](WordRegister words) __attribute__((always_inline)) {
     return from_float16(__builtin_convertvector(words, HalfRegister));

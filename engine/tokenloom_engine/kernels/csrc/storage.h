@@ -63,8 +63,6 @@ struct Storage<BFloat16> {
   }
 };
 
-typedef _Float16 Float16;
-
 template <>
 struct Storage<Float16> {
   static constexpr int PER_WORD = 2;
