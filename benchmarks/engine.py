@@ -12,12 +12,12 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import psutil
 
-from benchmarks.machine import machine_figures
+from benchmarks.machine import computing_gflops, machine_figures
 from benchmarks.report import Report
 from benchmarks.steps import MARGIN, EngineSteps, StepTimes
 from benchmarks.transformers_steps import TransformersSteps
@@ -49,7 +49,9 @@ class Decoder(Protocol):
 class Limit:
     """What the machine could do at best, by its speeds in the same run."""
 
-    machine: dict[str, Any]
+    read_gb_per_second: float
+    gflops: float
+    """Of the dtype that is computed in."""
     info: ModelInfo
     is_quantized: bool
 
@@ -58,9 +60,9 @@ class Limit:
         info = self.info
         itemsize = 1 if self.is_quantized else 4 if info.dtype == "float32" else 2
         num_bytes = info.num_parameters * itemsize + keys * info.kv_bytes_per_token
-        reading: float = num_bytes / (self.machine["memory_read_gb_per_second"] * 1e9)
+        reading = num_bytes / (self.read_gb_per_second * 1e9)
         products = 2 * info.num_parameters * rows
-        computing: float = products / (self.machine["bf16_matmul_gflops"] * 1e9)
+        computing = products / (self.gflops * 1e9)
         return max(reading, computing)
 
 
@@ -85,7 +87,10 @@ def main() -> int:
         _measure_prompts(steps, options.context, report)
     if "decode" in options.parts:
         steps.touch_cache()
-        limit = Limit(machine, info, options.quantize is not None)
+        is_quantized = options.quantize is not None
+        gflops = computing_gflops(info.dtype, is_quantized=is_quantized)
+        report.add({"measured": "limit", "dtype": info.dtype, "matmul_gflops": round(gflops)})
+        limit = Limit(machine["memory_read_gb_per_second"], gflops, info, is_quantized)
         decoders: dict[str, Decoder] = {OURS: steps}
         if "torch" in options.beside:
             slow = msgspec.structs.replace(

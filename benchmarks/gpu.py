@@ -132,7 +132,13 @@ def _measure_decode(config: EngineConfig, options: argparse.Namespace, report: R
     steps = EngineSteps(config)
     info, graphs = steps.engine.model, steps.engine._runner.graphs
     steps.touch_cache()
-    limit = Limit(report.lines[0], info, is_quantized=False)
+    machine = report.lines[0]
+    limit = Limit(
+        machine["memory_read_gb_per_second"],
+        machine["bf16_matmul_gflops"],
+        info,
+        is_quantized=False,
+    )
     for context in options.context:
         for rows in options.rows:
             if not steps.fits(rows, context):

@@ -24,15 +24,26 @@ def machine_figures() -> dict[str, Any]:
     return {
         "cpus": cpus,
         "load_average": round(os.getloadavg()[0], 2),
-        "bf16_matmul_gflops": round(_matmul_gflops()),
+        "bf16_matmul_gflops": round(_matmul_gflops(torch.bfloat16)),
         "memory_read_gb_per_second": round(_read_gb_per_second(), 1),
     }
 
 
-def _matmul_gflops() -> float:
-    left = torch.ones(ROWS, WIDTH, dtype=torch.bfloat16)
-    right = torch.ones(WIDTH, WIDTH, dtype=torch.bfloat16)
-    seconds = _median_seconds(lambda: left @ right)
+def computing_gflops(dtype: str, *, is_quantized: bool) -> float:
+    """The fastest matrix product of torch's that a model of this dtype could be computed with.
+
+    Numbers of 16 bits may be multiplied as float32, which is faster where the CPU has no products
+    of them; bytes may be multiplied as either.
+    """
+    names = {"float32", dtype} | ({"int8"} if is_quantized else set())
+    return max(_matmul_gflops(getattr(torch, name)) for name in names)
+
+
+def _matmul_gflops(dtype: torch.dtype) -> float:
+    left = torch.ones(ROWS, WIDTH, dtype=dtype)
+    right = torch.ones(WIDTH, WIDTH, dtype=dtype)
+    multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
+    seconds = _median_seconds(lambda: multiply(left, right))
     return 2 * ROWS * WIDTH * WIDTH / seconds / 1e9
 
 

@@ -18,9 +18,10 @@ from tokenloom_engine.attention.cpu import CpuAttention
 from tokenloom_engine.errors import LoadError, one_line
 from tokenloom_engine.kernels.decoder import FusedDecoder, can_fuse
 from tokenloom_engine.kernels.library import Kernels
-from tokenloom_engine.kernels.linear import pack_linears, prepack_linears
+from tokenloom_engine.kernels.linear import linear_products, pack_linears, prepack_linears
 from tokenloom_engine.kernels.norm import replace_norms
 from tokenloom_engine.pretrained import load_pretrained
+from tokenloom_engine.throughput import LinearProduct
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +161,13 @@ class Model:
         norms = replace_norms(self.network, kernels)
         count = pack_linears(self.network, kernels, quantize)
         return f"CPU kernels ({kernels.level.title}), {count} linear layers and {norms} norms"
+
+    @property
+    def products(self) -> list[LinearProduct]:
+        """The linear layers as they are computed."""
+        if self._decoder is not None:
+            return self._decoder.products
+        return linear_products(self.network)
 
     def bind(self, backend: AttentionBackend) -> None:
         """Attend over this back end's cache from now on."""

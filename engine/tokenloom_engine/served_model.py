@@ -14,6 +14,7 @@ from tokenloom_engine.errors import LoadError, UnfaithfulError
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.model import Model
 from tokenloom_engine.probe import probe_layers, probe_logits, reference_logits
+from tokenloom_engine.speed_log import log_speed
 from tokenloom_engine.tokenizer_file import read_tokenizer
 from tokenloom_engine.vocabulary import Vocabulary
 
@@ -65,6 +66,8 @@ class ServedModel:
         logger.info("%s; attention by %s", how, attention)
         self.attention = self._settled(attention, config)
         """The name of the back end."""
+        if device.type == "cpu" and num_shards == 1:
+            log_speed(self.model, self.num_parameters, kernels, config.quantize)
 
     @classmethod
     def load(

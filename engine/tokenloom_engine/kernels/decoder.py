@@ -19,6 +19,7 @@ from tokenloom_engine.kernels.linear import pack_linear
 from tokenloom_engine.kernels.norm import is_plain_norm
 from tokenloom_engine.kernels.packing import PackedWeight, is_suited
 from tokenloom_engine.kernels.structs import Attention, Decoder, DecoderLayer, Forward
+from tokenloom_engine.throughput import LinearProduct
 
 FAMILY = frozenset(
     {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
@@ -84,6 +85,16 @@ class FusedDecoder:
         self._spaces: list[torch.Tensor] = []
         self._quantized = torch.empty(0, dtype=torch.int16)
         self._row_scales = torch.empty(0)
+
+    @property
+    def products(self) -> list[LinearProduct]:
+        """All linear layers, in the order in which a forward computes them."""
+        weights = [
+            weight
+            for layer in self._layers
+            for weight in (layer.query_key_value, layer.output, layer.gate_up, layer.down)
+        ]
+        return [weight.as_product(self._kernels) for weight in (*weights, self._head)]
 
     def bind(self, backend: CpuAttention) -> None:
         """Attend over this cache from now on."""

@@ -25,6 +25,14 @@ class Level:
         """Whether a CPU with these capabilities has all that is needed."""
         return all(capabilities.get(name) for name in self.needed)
 
+    def arithmetic(self, dtype: torch.dtype, quantize: str | None) -> str:
+        """The type of the numbers that matrix products multiply on such a CPU."""
+        if quantize is not None:
+            has_bytes = {"avx512_vnni", "avx_vnni", "dot"} & set(self.needed)
+            return "int8" if has_bytes else "int16"
+        has_bfloat16 = {"avx512_bf16", "bf16"} & set(self.needed)
+        return "bfloat16" if dtype == torch.bfloat16 and has_bfloat16 else "float32"
+
 
 _AVX512 = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq")
 _AVX2 = ("avx2", "fma3", "f16c", "bmi2")

@@ -13,6 +13,7 @@ import torch
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.kernels.packing import PackedWeight, is_quantizable, is_suited
+from tokenloom_engine.throughput import LinearProduct
 
 HEADS = ("lm_head", "embed_out")
 """Names of the layer that logits come from."""
@@ -37,6 +38,10 @@ class PackedLinear(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in_features] -> [..., out_features]."""
         return self._packed.multiply(self._kernels, x)
+
+    def as_product(self) -> LinearProduct:
+        """The product with its weight, to measure it."""
+        return self._packed.as_product(self._kernels)
 
 
 class PrepackedLinear(torch.nn.Module):
@@ -87,6 +92,24 @@ def pack_linear(linear: torch.nn.Linear, quantize: str | None) -> PackedWeight:
     if quantize == "int8" and is_quantizable(linear.weight):
         return PackedWeight.quantize(linear.weight, linear.bias, INPUTS_TOGETHER)
     return PackedWeight.pack(linear.weight, linear.bias)
+
+
+def linear_products(network: torch.nn.Module) -> list[LinearProduct]:
+    """The linear layers of a network, whichever way they are computed."""
+    return [
+        product
+        for module in network.modules()
+        if (product := _as_product(module)) is not None and product.num_weights
+    ]
+
+
+def _as_product(module: torch.nn.Module) -> LinearProduct | None:
+    if isinstance(module, PackedLinear):
+        return module.as_product()
+    if isinstance(module, (PrepackedLinear, torch.nn.Linear)):
+        inputs, outputs, dtype = module.in_features, module.out_features, module.weight.dtype
+        return LinearProduct(module, inputs, outputs, inputs * outputs * dtype.itemsize, dtype)
+    return None
 
 
 def prepack_linears(network: torch.nn.Module) -> int:

@@ -8,6 +8,7 @@ import torch
 
 from tokenloom_engine.kernels.library import LANES, STORAGE, Kernels
 from tokenloom_engine.kernels.structs import Gemm, Int8Gemm, Linear
+from tokenloom_engine.throughput import LinearProduct
 
 PANEL = 32
 """Outputs that lie side by side; see csrc/gemm.cpp."""
@@ -60,6 +61,23 @@ class PackedWeight:
             _padded(scales),
             _padded(-128 * levels.view(outputs, -1, group).sum(dim=2).to(torch.int32).T),
             group,
+        )
+
+    @classmethod
+    def filled(cls, outputs: int, inputs: int, dtype: torch.dtype) -> PackedWeight:
+        """A weight whose numbers are all the same: to measure products of this shape."""
+        padded = outputs + -outputs % PANEL
+        packed = torch.full((padded * inputs,), 0.01, dtype=dtype)
+        return cls(packed, None, inputs, outputs, dtype)
+
+    def as_product(self, kernels: Kernels) -> LinearProduct:
+        """The product with this weight, to measure it."""
+        return LinearProduct(
+            lambda x: self.multiply(kernels, x),
+            self.num_inputs,
+            self.num_outputs,
+            self.packed.nbytes,
+            self.dtype,
         )
 
     def multiply(

@@ -1,0 +1,42 @@
+"""The start line names what a CPU computes with and how fast, and int8 that does not pay is told."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from tests.engine.conftest import MakeEngine
+from tokenloom_engine import speed_log
+from tokenloom_engine.kernels.levels import best_level
+
+SPEED = re.compile(
+    r"CPU level (?P<level>\w+): (?P<weights>\w+) weights, multiplied in (?P<arithmetic>\w+); "
+    r"measured [\d.]+ GB/s, \d+ GFLOP/s; expect up to \d+ tokens/s for 1 sequence, \d+ for 64"
+)
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_a_start_tells_level_arithmetic_and_speed_once(
+    make_engine: MakeEngine,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    quantize: str | None,
+) -> None:
+    # The clock is the machine's; that a comparison of two speeds is told does not depend on it.
+    monkeypatch.setattr(speed_log, "slower_rows", lambda *_: {8: 2.04})
+    with caplog.at_level(logging.INFO):
+        make_engine(dtype="bfloat16", quantize=quantize)
+    lines = [match for record in caplog.messages if (match := SPEED.fullmatch(record))]
+    assert len(lines) == 1
+    level = best_level()
+    assert lines[0]["level"] == level.name
+    assert lines[0]["weights"] == (quantize or "bfloat16")
+    arithmetic = "bfloat16" if level.name in ("avx512_bf16", "neon_bf16") else "float32"
+    if quantize is not None:
+        has_bytes = any(part in level.name for part in ("vnni", "bf16", "dot"))
+        arithmetic = "int8" if has_bytes else "int16"
+    assert lines[0]["arithmetic"] == arithmetic
+    warned = [text for text in caplog.messages if "2.0 times as long for 8 sequences" in text]
+    assert len(warned) == (0 if quantize is None else 1)
