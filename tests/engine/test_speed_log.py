@@ -1,4 +1,4 @@
-"""The start line names what a CPU computes with and how fast, and int8 that does not pay is told."""
+"""The start line has the CPU's level and speed; a warning follows where int8 is slower."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_a_start_tells_level_arithmetic_and_speed_once(
     # The clock is the machine's; that a comparison of two speeds is told does not depend on it.
     monkeypatch.setattr(speed_log, "slower_rows", lambda *_: {8: 2.04})
     with caplog.at_level(logging.INFO):
-        make_engine(dtype="bfloat16", quantize=quantize)
+        engine = make_engine(dtype="bfloat16", quantize=quantize)
+    if engine._runner.kernels is None:
+        pytest.skip("there is no C++ compiler")
     lines = [match for record in caplog.messages if (match := SPEED.fullmatch(record))]
     assert len(lines) == 1
     level = best_level()

@@ -1,5 +1,5 @@
-// One register of the CPU, and what it computes: the code that depends on the instruction set, with
-// bytes.h and tile_unit.h for the products of those types.
+// One register of the CPU, and what it computes. With bytes.h, this is the code that depends on the
+// instruction set.
 //
 // The types are the compiler's vector extension (GCC and Clang). Intrinsics stand only where the
 // extension has no words for an instruction.
