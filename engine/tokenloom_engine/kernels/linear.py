@@ -106,9 +106,12 @@ def linear_products(network: torch.nn.Module) -> list[LinearProduct]:
 def _as_product(module: torch.nn.Module) -> LinearProduct | None:
     if isinstance(module, PackedLinear):
         return module.as_product()
-    if isinstance(module, (PrepackedLinear, torch.nn.Linear)):
-        inputs, outputs, dtype = module.in_features, module.out_features, module.weight.dtype
-        return LinearProduct(module, inputs, outputs, inputs * outputs * dtype.itemsize, dtype)
+    if isinstance(module, PrepackedLinear) or type(module) is torch.nn.Linear:
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        inputs, outputs = module.in_features, module.out_features
+        num_bytes = inputs * outputs * weight.dtype.itemsize
+        return LinearProduct(module, inputs, outputs, num_bytes, weight.dtype)
     return None
 
 
