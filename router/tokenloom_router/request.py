@@ -59,6 +59,8 @@ class GenerateRequest:
     logprobs: LogprobParams = field(default_factory=LogprobParams)
     max_top_n_tokens: int | None = None
     """What the dialect allows `top_n_tokens` to be, where that is more than the server's limit."""
+    client: str = ""
+    """Who asks. Clients have equal shares of what is waited for before a request runs."""
     stream: bool = False
     """Whether the outputs are wanted as they come (then best_of must be 1)."""
 

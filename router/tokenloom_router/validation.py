@@ -14,7 +14,6 @@ import msgspec
 
 from tokenloom_engine.constraints.base import InvalidConstraintError, TokenizerFacts
 from tokenloom_engine.constraints.spec import ConstraintSpec
-from tokenloom_engine.constraints.trials.messages import TOO_SLOW
 from tokenloom_engine.constraints.trials.trials import (
     Admission,
     Trials,
@@ -48,6 +47,9 @@ from tokenloom_router.tokenizer import Tokenizer, TokenSpan
 
 logger = logging.getLogger(__name__)
 
+MAX_TRIAL_SECONDS = 300.0
+"""How long a request may wait for the trial of its grammar, in the queue and out of it."""
+
 T = TypeVar("T")
 
 
@@ -72,7 +74,6 @@ class Validation:
         self._healing = TokenHealing(tokenizer)
         self._forced_tokens = not config.disable_forced_tokens
         self._tokenizing = anyio.CapacityLimiter(config.validation_workers)
-        self._constraint_timeout = config.constraints.timeout_seconds
 
     @classmethod
     async def load(cls, config: RouterConfig, model: ModelInfo) -> Validation:
@@ -123,7 +124,7 @@ class Validation:
             )
         constraint, warnings = request.constraint, list[str]()
         if constraint is not None:
-            constraint, warnings = await self._admit(constraint)
+            constraint, warnings = await self._admit(constraint, request.client)
         if healed is not None:
             constraint = healed.constraint(constraint)
         seed = _seed(request)
@@ -205,20 +206,18 @@ class Validation:
             raise TooLongPromptError(input_length, limits.max_input_tokens)
         return max_new_tokens
 
-    async def _admit(self, spec: ConstraintSpec) -> Admission:
+    async def _admit(self, spec: ConstraintSpec, client: str) -> Admission:
         constraints = self._constraints
         if constraints is None:
             raise ValidationError("grammar is not supported")
         validate_text("grammar", spec.value, spec.whitespace_pattern or "")
-        trial = asyncio.wrap_future(constraints.start(spec))
+        trial = asyncio.wrap_future(constraints.start(spec, client))
         try:
-            with anyio.fail_after(self._constraint_timeout):
+            with anyio.fail_after(MAX_TRIAL_SECONDS):
                 return await trial
         except InvalidConstraintError as error:
             raise ValidationError(f"grammar is not valid: {error}") from error
-        except TimeoutError:
-            raise ValidationError(f"grammar is not valid: {TOO_SLOW}") from None
-        except TrialsBusyError:
+        except (TimeoutError, TrialsBusyError):
             raise OverloadedError from None
         except TrialsEndedError:
             raise UnavailableError("Grammars cannot be validated at the moment") from None

@@ -274,7 +274,7 @@ class Settings(BaseSettings):
         100, CONSTRAINTS, "deepest nesting of a JSON schema or structural tag", gt=0
     )
     grammar_timeout: FiniteFloat = flag(
-        10.0, CONSTRAINTS, "seconds that a grammar may take to compile", gt=0
+        10.0, CONSTRAINTS, "seconds of CPU time that a grammar may take to compile", gt=0
     )
     max_grammar_items: int = flag(
         3_000, CONSTRAINTS, "work of a grammar at one token; what exceeds it ends its request", gt=0

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+
+import pytest
 
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import run, submission
 from tokenloom_engine.constraints.config import ConstraintConfig
+from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.masks import CompiledConstraint
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
 
@@ -32,3 +37,19 @@ def test_a_slow_compilation_is_given_up(make_engine: MakeEngine, encode: Encode)
         assert not results[id].tokens
     assert len(results[1].text) == 4
     assert len(results[2].ids) == 4
+
+
+def test_only_cpu_time_counts(
+    make_engine: MakeEngine, encode: Encode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where other work takes the core for a while."""
+    compile = ConstraintFactory._compile
+
+    def compile_late(self: ConstraintFactory, spec: ConstraintSpec) -> CompiledConstraint:
+        time.sleep(0.5)
+        return compile(self, spec)
+
+    monkeypatch.setattr(ConstraintFactory, "_compile", compile_late)
+    engine = make_engine(constraints=ConstraintConfig(timeout_seconds=0.2))
+    spec = ConstraintSpec("regex", "[ab]{4}")
+    assert len(run(engine, [submission(0, encode("Once"), constraint=spec)])[0].text) == 4

@@ -13,13 +13,13 @@ import pytest
 
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.trials.levels import MAX_WAITING
 from tokenloom_engine.messages import LogprobParams, ModelInfo
 from tokenloom_router.config import RouterConfig
 from tokenloom_router.errors import (
     EngineStartError,
     OverloadedError,
     RequestError,
-    UnavailableError,
     ValidationError,
 )
 from tokenloom_router.request import GenerateRequest
@@ -150,71 +150,81 @@ async def test_a_constraint_that_compiles_for_ever_is_refused_in_time(model: Mod
     start = time.monotonic()
     message = await refusal(validation, _endless(0))
     assert message == "grammar is not valid: it takes too long to compile"
-    assert 0.5 <= time.monotonic() - start < 3
+    assert time.monotonic() - start >= 0.5
     fine = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("regex", "[ab]+"))
     assert (await validation.validate(fine)).constraint == fine.constraint
     validation.close()
 
 
-async def test_too_many_slow_constraints_are_an_overload(model: ModelInfo) -> None:
-    config = RouterConfig(constraints=ConstraintConfig(timeout_seconds=2.5))
+async def test_a_burst_of_slow_constraints_waits_and_is_an_overload_only_beyond_the_queue(
+    model: ModelInfo,
+) -> None:
+    config = RouterConfig(constraints=ConstraintConfig(timeout_seconds=0.2))
     validation = await Validation.load(config, model)
     errors: list[type[Exception]] = []
 
-    async def ask(number: int) -> None:
+    async def ask(number: int, client: str) -> None:
         try:
-            await validation.validate(_endless(number))
+            await validation.validate(replace(_endless(number), client=client))
         except RequestError as error:
             errors.append(type(error))
 
     async with anyio.create_task_group() as tasks:
         for number in range(5):
-            tasks.start_soon(ask, number)
+            tasks.start_soon(ask, number, "one")
+    assert errors == [ValidationError] * 5, "each had its time"
+    errors.clear()
+    async with anyio.create_task_group() as tasks:
+        for number in range(MAX_WAITING + 40):
+            tasks.start_soon(ask, number, "hostile")
+        while OverloadedError not in errors:
+            await anyio.sleep(0.01)
+        fine = ConstraintSpec("regex", "[ab]{2}")
+        request = GenerateRequest(inputs=WORDS, constraint=fine, client="other")
+        assert (await validation.validate(request)).constraint == fine
+        tasks.cancel_scope.cancel()
     validation.close()
-    assert len(errors) == 5
-    assert set(errors) == {OverloadedError, ValidationError}
 
 
 async def test_constraints_outlive_the_trial_process(model: ModelInfo) -> None:
-    validation = await Validation.load(RouterConfig(), model)
-    ours = set(psutil.Process().children())
+    """Also the one that is tried while it dies, and the next one."""
+    config = RouterConfig(constraints=ConstraintConfig(timeout_seconds=0.5))
+    validation = await Validation.load(config, model)
+    ours = [process for process in psutil.Process().children() if _tries(process)]
 
     async def kill() -> None:
         await anyio.sleep(0.2)
         for process in ours:
-            if _tries(process):
-                process.kill()
+            process.kill()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kill)
-        with pytest.raises(UnavailableError):
-            await validation.validate(_endless(1))
+        message = await refusal(validation, _endless(1))
+    assert message == "grammar is not valid: it takes too long to compile"
+    (process,) = (process for process in psutil.Process().children() if _is_new(process, ours))
+    process.kill()
     fine = GenerateRequest(inputs=WORDS, constraint=ConstraintSpec("regex", "[ab]+"))
     assert (await validation.validate(fine)).constraint == fine.constraint
     validation.close()
 
 
-async def test_the_answer_comes_in_time_from_whoever_is_stopped(model: ModelInfo) -> None:
-    """A process may be starved, stopped or stuck: its client is answered all the same."""
-    config = RouterConfig(constraints=ConstraintConfig(timeout_seconds=0.5))
-    validation = await Validation.load(config, model)
-    (process,) = (child for child in psutil.Process().children() if _tries(child))
-    before = psutil.Process().children(recursive=True)
-    for stopped in (process.children(), [process]):
-        for each in stopped:
-            each.suspend()
-        start = time.monotonic()
-        message = await refusal(validation, _endless(2))
-        assert message == "grammar is not valid: it takes too long to compile"
-        assert time.monotonic() - start < 3
-        if stopped == [process]:
-            process.resume()
-        fine = ConstraintSpec("regex", f"[ab]{{{len(stopped)},9}}")
-        request = GenerateRequest(inputs=WORDS, constraint=fine)
-        assert (await validation.validate(request)).constraint == fine
-    assert process in before
-    assert process.is_running(), "it was not to blame for long"
+async def test_a_trial_process_that_is_stopped_is_replaced(
+    model: ModelInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom_engine.constraints.trials.connection.SILENT_SECONDS", 1.5)
+    before = psutil.Process().children()
+    validation = await Validation.load(RouterConfig(), model)
+    (process,) = (child for child in psutil.Process().children() if _is_new(child, before))
+    process.suspend()
+    fine = ConstraintSpec("regex", "[ab]{1,9}")
+    request = GenerateRequest(inputs=WORDS, constraint=fine)
+    assert (await validation.validate(request)).constraint == fine
+    assert not process.is_running()
     validation.close()
+
+
+def _is_new(process: psutil.Process, known: list[psutil.Process]) -> bool:
+    return process not in known and _tries(process)
 
 
 def _tries(process: psutil.Process) -> bool:

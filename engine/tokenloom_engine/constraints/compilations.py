@@ -16,8 +16,8 @@ from tokenloom_engine.constraints.spec import ConstraintSpec
 MAX_CACHED_SPECS = 512
 MAX_CACHED_CHARACTERS = 16_000_000
 """Text of all specs that are kept; compiled, a character takes twenty bytes or so."""
-MIN_THREADS = 4
-"""Of which slow specs can take all but two at most: see `trials.process.MAX_SLOW`."""
+MIN_THREADS = 5
+"""Of which slow specs can take all but two at most: see `trials.levels`."""
 
 T = TypeVar("T")
 
@@ -35,6 +35,8 @@ class Compilations:
         self._futures: OrderedDict[ConstraintSpec, Future[CompiledConstraint]] = OrderedDict()
         self._characters = 0
         self._seconds: list[float] = []
+        self._running: dict[ConstraintSpec, tuple[int, float]] = {}
+        """The CPU clock of each one's thread, and what it showed at the beginning."""
         self._lock = threading.Lock()
 
     def start(self, spec: ConstraintSpec) -> Future[CompiledConstraint]:
@@ -56,6 +58,15 @@ class Compilations:
         """
         return self._threads.submit(work)
 
+    def cpu_seconds(self, spec: ConstraintSpec) -> float:
+        """CPU time that a compilation has taken so far; 0 if it does not run."""
+        with self._lock:  # the thread is there as long as the spec is
+            running = self._running.get(spec)
+            if running is None:
+                return 0.0
+            clock, start = running
+            return time.clock_gettime(clock) - start
+
     def take_seconds(self) -> list[float]:
         """How long each since the last call took that went well."""
         with self._lock:
@@ -68,7 +79,14 @@ class Compilations:
 
     def _timed(self, spec: ConstraintSpec) -> CompiledConstraint:
         start = time.perf_counter()
-        compiled = self._compile(spec)
+        clock = time.pthread_getcpuclockid(threading.get_ident())
+        with self._lock:
+            self._running[spec] = clock, time.clock_gettime(clock)
+        try:
+            compiled = self._compile(spec)
+        finally:
+            with self._lock:
+                del self._running[spec]
         with self._lock:
             self._seconds.append(time.perf_counter() - start)
         return compiled

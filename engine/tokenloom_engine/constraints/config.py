@@ -19,7 +19,7 @@ class ConstraintConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     max_depth: int = 100
     """Nesting of a JSON spec: a schema, a structural tag."""
     timeout_seconds: float = 10.0
-    """How long a request waits for its constraint to compile before it is given up."""
+    """CPU time that a spec may take to compile."""
     max_items: int = 3_000
     """Work of one step of a parser, in Earley items: what exceeds it fails its own sequence."""
     max_items_in_row: int | None = None

@@ -145,6 +145,10 @@ class ConstraintFactory:
         compiled = self.compile(spec)
         return self._compilations.submit(lambda: self._lease(compiled.result()))
 
+    def compile_cpu_seconds(self, spec: ConstraintSpec) -> float:
+        """CPU time that the compilation of a spec has taken so far; 0 if it does not run."""
+        return self._compilations.cpu_seconds(spec)
+
     def take_compile_seconds(self) -> list[float]:
         """How long each compilation since the last call took. What was found compiled took none."""
         return self._compilations.take_seconds()

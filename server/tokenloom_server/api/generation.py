@@ -8,7 +8,7 @@ an error, because the client left, or because the server stops.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from starlette.responses import Response
@@ -19,6 +19,7 @@ from tokenloom_router.errors import IncompleteGenerationError
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.router import Router
 from tokenloom_router.stream import Stream
+from tokenloom_server.api.client import client_address
 from tokenloom_server.api.event_stream import EventStream
 from tokenloom_server.api.generate_response import response_body
 from tokenloom_server.api.headers import response_headers, stream_headers
@@ -58,8 +59,9 @@ class WholeResponse(GenerationResponse):
     media_type = "application/json"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = replace(self._request, client=client_address(scope))
         async with cancelled_on_disconnect(receive):
-            response = await self._router.generate(self._request)
+            response = await self._router.generate(request)
             shown = self._shown
             body = response_body(response, prefix=shown.prefix, with_details=shown.with_details)
             answer = Response(
@@ -79,9 +81,10 @@ class StreamedResponse(GenerationResponse):
     media_type = "text/event-stream"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = replace(self._request, client=client_address(scope))
         async with (
             cancelled_on_disconnect(receive),
-            self._router.stream(self._request) as stream,
+            self._router.stream(request) as stream,
         ):
             first = await _first_tokens(stream)
             answer = self._events(stream, first)

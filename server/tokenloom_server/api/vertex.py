@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, NotRequired
 
 import msgspec
@@ -15,6 +16,7 @@ from typing_extensions import TypedDict
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.request import GenerateRequest
 from tokenloom_router.router import Router
+from tokenloom_server.api.client import client_address
 from tokenloom_server.api.examples import VERTEX_EXAMPLES
 from tokenloom_server.api.generate import ERRORS
 from tokenloom_server.api.generate_request import GenerateBody
@@ -94,9 +96,11 @@ class VertexResponse(Response):
         self._shown_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = client_address(scope)
+        requests = [replace(request, client=client) for request in self._requests]
         async with (
             cancelled_on_disconnect(receive),
-            self._router.streams(self._requests) as streams,
+            self._router.streams(requests) as streams,
         ):
             generations = [await stream.collect() for stream in streams]
             texts = [generation.finish.generated_text for generation in generations]

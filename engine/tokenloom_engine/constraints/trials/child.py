@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -17,6 +19,7 @@ from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.trials.messages import Trial, Verdict, frame
 from tokenloom_engine.frames import FrameBuffer
 
+PR_SET_PDEATHSIG = 1
 MAX_MEMORY = 512 * 2**20
 """Bytes that a worker may take besides what it has from the trial process."""
 MAX_STACK = 4 * 2**20
@@ -24,7 +27,7 @@ MAX_STACK = 4 * 2**20
 PRIORITY = 5
 """Niceness. A core that the engine computes on gives a worker a quarter of its time."""
 FAULT_SECONDS = 1.0
-"""How long the search for the place of a fault may take."""
+"""CPU time that the search for the place of a fault may take."""
 MAX_CHARACTERS = 1000
 """Of a reason or a warning."""
 MAX_WARNINGS = 100
@@ -33,18 +36,19 @@ MAX_WARNINGS = 100
 def serve_trials(
     factory: ConstraintFactory, channel: socket.socket, timeout_seconds: float
 ) -> NoReturn:
-    """Never returns. A trial that takes longer than `timeout_seconds` ends the process."""
+    """Never returns. A trial that takes more CPU time than `timeout_seconds` ends the process."""
     try:
+        _end_with_parent()
         _let_go_of_all_but(channel)
         _limit()
         frames = FrameBuffer()
         while data := channel.recv(65536):
             for message in frames.feed(data):
                 trial = msgspec.msgpack.decode(message, type=Trial)
-                signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
+                signal.setitimer(signal.ITIMER_PROF, timeout_seconds)
                 for verdict in _verdicts(factory, trial):
                     channel.sendall(frame(verdict))
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
     finally:
         os._exit(0)
 
@@ -61,12 +65,18 @@ def _verdicts(factory: ConstraintFactory, trial: Trial) -> Iterator[Verdict]:
         yield Verdict(trial.id, refusal=reason[:MAX_CHARACTERS], is_final=error.place is not None)
         if error.place is not None:
             return
-        signal.setitimer(signal.ITIMER_REAL, FAULT_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, FAULT_SECONDS)
         place = factory.find_fault(trial.spec, reason)
         at = f" (at {place[:MAX_CHARACTERS]})" if place else ""
         yield Verdict(trial.id, refusal=reason[:MAX_CHARACTERS] + at)
     except BaseException as error:  # also what Rust calls a panic
         yield Verdict(trial.id, refusal=f"it cannot be compiled: {type(error).__name__}")
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process with the trial process, also while it compiles."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _let_go_of_all_but(channel: socket.socket) -> None:
@@ -80,7 +90,7 @@ def _let_go_of_all_but(channel: socket.socket) -> None:
 
 def _limit() -> None:
     os.nice(PRIORITY)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     memory = psutil.Process().memory_info().vms + MAX_MEMORY
     for limit, value in (
         (resource.RLIMIT_AS, memory),

@@ -25,6 +25,8 @@ class Trial(msgspec.Struct, frozen=True, tag="trial"):
 
     id: int
     spec: ConstraintSpec
+    client: str = ""
+    """Who asks: clients have equal shares of the queue."""
 
 
 class Withdrawal(msgspec.Struct, frozen=True, tag="withdrawal"):
@@ -36,7 +38,7 @@ class Withdrawal(msgspec.Struct, frozen=True, tag="withdrawal"):
     id: int
 
 
-class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, tag="verdict"):
     """How a trial went."""
 
     id: int
@@ -46,11 +48,15 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     refusal: str | None = None
     """Why the spec cannot become a constraint."""
     is_busy: bool = False
-    """Too many slow trials run already: nothing is known of this one."""
+    """There was no room, or no CPU time, to try it: nothing is known of the spec."""
     is_final: bool = True
     """False: it holds only if the worker does not come to say more."""
 
 
-def frame(message: TrialSettings | Trial | Withdrawal | Verdict) -> bytes:
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Sent from time to time while answers are owed: the trial process runs."""
+
+
+def frame(message: TrialSettings | Trial | Withdrawal | Verdict | Heartbeat) -> bytes:
     """The message as msgpack, behind its length."""
     return framed(msgspec.msgpack.encode(message))

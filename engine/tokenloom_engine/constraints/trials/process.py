@@ -1,4 +1,4 @@
-"""The trial process: loads the libraries, never compiles, and shares out trials among its forks.
+"""The trial process: loads the libraries, never compiles, and schedules trials in its forks.
 
 Started by the front as `python -m tokenloom_engine.constraints.trials.process`; it reads messages
 from its standard input and writes verdicts to its standard output. It ends when its input does.
@@ -11,36 +11,38 @@ import os
 import selectors
 import signal
 import sys
-from collections import deque
+import time
 
 import msgspec
 
 from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.trials.levels import Job, Level, trial_levels
 from tokenloom_engine.constraints.trials.messages import (
+    TOO_LARGE,
+    Heartbeat,
     Trial,
     TrialSettings,
     Verdict,
     Withdrawal,
     frame,
 )
-from tokenloom_engine.constraints.trials.worker import Worker
+from tokenloom_engine.constraints.trials.worker import Worker, WorkerLostError
 from tokenloom_engine.frames import FrameBuffer
 
-MAX_QUICK = max(2, os.cpu_count() or 1)
-"""Trials at once that have not turned out slow."""
-QUICK_SECONDS = 0.03
-"""CPU time after which a trial counts as slow. Ordinary specs take one to ten milliseconds."""
-MAX_SLOW = 2
-"""Slow trials at once, in CPU time that hardly anybody else wants; any more are given up. So slow
-ones cannot hold up quick ones, nor fill the memory, nor bring the engine more slow compilations
-than it has threads to spare for."""
+MAX_WALL_SECONDS = 120.0
+"""A trial that does not get its CPU time in so long is given up."""
 MAX_IDLE = 2
 POLL_SECONDS = 0.02
 """How often trials that run are looked at."""
+HEARTBEAT_SECONDS = 1.0
 
 
 class TrialProcess:
-    """Shares out trials."""
+    """Schedules trials: a queue for each level, and a worker for each trial that runs.
+
+    Trials of equal specs share one worker and its verdict.
+    """
 
     def __init__(self, factory: ConstraintFactory, timeout_seconds: float, output: int) -> None:
         self._factory = factory
@@ -50,10 +52,12 @@ class TrialProcess:
         self._frames = FrameBuffer()
         self._decoder = msgspec.msgpack.Decoder(Trial | Withdrawal)
         self._selector = selectors.DefaultSelector()
-        self._waiting: deque[Trial] = deque()
+        self._levels = trial_levels()
+        self._jobs: dict[int, Job] = {}
         self._busy: list[Worker] = []
         self._idle: list[Worker] = []
         self._is_open = True
+        self._next_heartbeat = 0.0
 
     def run(self, begun: FrameBuffer) -> None:
         """Serve until the front has gone. `begun`: what was read of its messages already."""
@@ -62,19 +66,18 @@ class TrialProcess:
         self._idle.append(self._fork())
         self._take(b"")
         while self._is_open:
-            self._assign()
-            for key, _ in self._selector.select(POLL_SECONDS if self._busy else None):
+            for index, level in enumerate(self._levels):
+                self._assign(index, level)
+            for key, events in self._selector.select(POLL_SECONDS if self._busy else None):
                 if key.data is None:
                     self._read_front()
                 elif key.data in self._busy:  # it may have been ended a moment ago
-                    self._read_worker(key.data)
-            self._curb()
+                    self._serve(key.data, events)
+            for worker in list(self._busy):
+                self._check(worker)
+            self._beat()
         for worker in (*self._busy, *self._idle):
             worker.end()
-
-    @property
-    def _num_slow(self) -> int:
-        return sum(worker.is_slow for worker in self._busy)
 
     def _read_front(self) -> None:
         data = os.read(self._input, 65536)
@@ -85,67 +88,152 @@ class TrialProcess:
         for message in self._frames.feed(data):
             match self._decoder.decode(message):
                 case Trial() as trial:
-                    self._waiting.append(trial)
+                    self._add(trial)
                 case Withdrawal(id):
                     self._withdraw(id)
 
+    def _add(self, trial: Trial) -> None:
+        level = max((job.level for job in self._jobs_of(trial.spec)), default=0)
+        self._jobs[trial.id] = Job(trial, level)
+        self._enqueue(self._jobs[trial.id])
+
+    def _enqueue(self, job: Job) -> None:
+        job.is_waiting = True
+        dropped = self._levels[job.level].waiting.add(job.trial.client, job)
+        if dropped is not None:  # no room
+            self._answer(dropped, Verdict(0, is_busy=True))
+
+    def _dequeue(self, job: Job) -> None:
+        job.is_waiting = False
+        self._levels[job.level].waiting.remove(job.trial.client, job)
+
     def _withdraw(self, id: int) -> None:
         """Nobody reads the answer, but that there is one tells the front that we are alive."""
-        for trial in self._waiting:
-            if trial.id == id:
-                self._waiting.remove(trial)
-                self._send(Verdict(id, is_busy=True))
-                return
-        for worker in self._busy:
-            if worker.trial_id == id:
-                self._give_up(worker)
-                self._send(Verdict(id, is_busy=True))
-                return
-
-    def _assign(self) -> None:
-        while self._waiting and len(self._busy) - self._num_slow < MAX_QUICK:
-            trial = self._waiting.popleft()
-            worker = self._idle.pop() if self._idle else self._fork()
-            try:
-                worker.begin(trial)
-            except OSError:  # something has ended it
-                worker.end()
-                worker = self._fork()
-                worker.begin(trial)
-            self._busy.append(worker)
-            self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-
-    def _read_worker(self, worker: Worker) -> None:
-        channel = worker.channel.fileno()
-        verdict = worker.read()
-        if verdict is None:
+        job = self._jobs.get(id)
+        if job is None:
             return
-        self._send(verdict)
-        self._busy.remove(worker)
+        if job.is_waiting:
+            self._dequeue(job)
+        self._answer(job, Verdict(0, is_busy=True))
+        worker = self._worker_of(job.trial.spec)
+        if worker is not None and not self._jobs_of(job.trial.spec):
+            self._end(worker)
+
+    def _assign(self, index: int, level: Level) -> None:
+        while level.waiting and self._num_running(index) < level.max_running:
+            job = level.waiting.pop()
+            job.is_waiting = False
+            if self._worker_of(job.trial.spec) is None:
+                self._begin(job.trial.spec, index)
+
+    def _begin(self, spec: ConstraintSpec, level: int) -> None:
+        worker = self._idle.pop() if self._idle else self._fork()
+        if not worker.is_running:
+            worker.end()
+            worker = self._fork()
+        if self._levels[level].is_low_priority:
+            worker.lower_priority()
+        worker.begin(spec, level)
+        self._busy.append(worker)
+        self._selector.register(worker.channel, worker.events, worker)
+
+    def _serve(self, worker: Worker, events: int) -> None:
+        """Send and read what can be sent to and read from a worker."""
+        if events & selectors.EVENT_WRITE:
+            worker.send()
+            self._selector.modify(worker.channel, worker.events, worker)
+        if events & selectors.EVENT_READ:
+            channel = worker.channel.fileno()
+            try:
+                verdict = worker.read()
+            except WorkerLostError:
+                self._retry(worker, channel)
+            else:
+                if verdict is not None:
+                    self._finish(worker, channel, verdict)
+
+    def _finish(self, worker: Worker, channel: int, verdict: Verdict) -> None:
         self._selector.unregister(channel)
+        self._busy.remove(worker)
         if worker.is_reusable and len(self._idle) < MAX_IDLE:
             self._idle.append(worker)
         else:
             worker.end()
+        for job in self._jobs_of(worker.spec):
+            if job.is_waiting:
+                self._dequeue(job)
+            self._answer(job, verdict)
 
-    def _curb(self) -> None:
-        """Put those that turn out slow behind the others, or give them up if they are too many."""
-        for worker in list(self._busy):
-            if worker.is_slow or worker.seconds < QUICK_SECONDS:
+    def _retry(self, worker: Worker, channel: int) -> None:
+        """Try the spec of a worker that was lost again, but not for ever: it may be at fault."""
+        self._selector.unregister(channel)
+        self._busy.remove(worker)
+        worker.end()
+        for job in self._jobs_of(worker.spec):
+            if job.is_waiting:
                 continue
-            if self._num_slow < MAX_SLOW:
-                worker.slow_down()
+            if job.retries:
+                job.retries -= 1
+                self._enqueue(job)
             else:
-                self._give_up(worker)
-                self._send(Verdict(worker.trial_id, is_busy=True))
+                self._answer(job, Verdict(0, refusal=TOO_LARGE))
 
-    def _give_up(self, worker: Worker) -> None:
+    def _check(self, worker: Worker) -> None:
+        """Look whether a worker is stopped, starved, or too slow for its level."""
+        channel = worker.channel.fileno()
+        if not worker.is_running:
+            if worker.is_stopped:
+                self._retry(worker, channel)
+        elif worker.wall_seconds > MAX_WALL_SECONDS:
+            self._end(worker)
+            for job in self._jobs_of(worker.spec):
+                if not job.is_waiting:
+                    self._answer(job, Verdict(0, is_busy=True))
+        elif worker.cpu_seconds >= self._levels[worker.level].cpu_seconds:
+            self._move_up(worker)
+
+    def _move_up(self, worker: Worker) -> None:
+        """To the next level: at once where there is room, or else anew when it is its turn."""
+        index = worker.level + 1
+        has_room = self._num_running(index) < self._levels[index].max_running
+        if has_room:
+            worker.level = index
+            worker.lower_priority()
+        else:
+            self._end(worker)
+        for job in self._jobs_of(worker.spec):
+            if job.is_waiting:
+                self._dequeue(job)
+            job.level = index
+            if not has_room:
+                self._enqueue(job)
+
+    def _end(self, worker: Worker) -> None:
         self._selector.unregister(worker.channel)
         self._busy.remove(worker)
         worker.end()
 
-    def _send(self, verdict: Verdict) -> None:
-        data = memoryview(frame(verdict))
+    def _num_running(self, level: int) -> int:
+        return sum(worker.level == level for worker in self._busy)
+
+    def _worker_of(self, spec: ConstraintSpec) -> Worker | None:
+        return next((worker for worker in self._busy if worker.spec == spec), None)
+
+    def _jobs_of(self, spec: ConstraintSpec) -> list[Job]:
+        return [job for job in self._jobs.values() if job.trial.spec == spec]
+
+    def _answer(self, job: Job, verdict: Verdict) -> None:
+        del self._jobs[job.trial.id]
+        self._send(msgspec.structs.replace(verdict, id=job.trial.id))
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self._jobs and now >= self._next_heartbeat:
+            self._next_heartbeat = now + HEARTBEAT_SECONDS
+            self._send(Heartbeat())
+
+    def _send(self, message: Verdict | Heartbeat) -> None:
+        data = memoryview(frame(message))
         while data:
             data = data[os.write(self._output, data) :]
 

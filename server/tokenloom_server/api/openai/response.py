@@ -7,7 +7,7 @@ context is left, and the sequences are gone.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -18,6 +18,7 @@ from tokenloom_router.errors import IncompleteGenerationError, RequestError
 from tokenloom_router.request import GenerateRequest, Generation
 from tokenloom_router.router import Router
 from tokenloom_router.stream import MergedOutput, Stream, merged
+from tokenloom_server.api.client import client_address
 from tokenloom_server.api.event_stream import EventStream
 from tokenloom_server.api.headers import stream_headers, summed_headers
 from tokenloom_server.api.openai.answer import Answer, Body
@@ -51,10 +52,12 @@ class OrderResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Errors before the first byte get their status here; later ones are the stream's."""
         order = self._order
+        client = client_address(scope)
+        requests = [replace(request, client=client) for request in order.requests]
         try:
             async with (
                 cancelled_on_disconnect(receive),
-                order.router.streams(order.requests) as streams,
+                order.router.streams(requests) as streams,
             ):
                 await self._answer(streams, scope, send)
         except RequestError as error:
