@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -13,13 +14,15 @@ from typing import Any, NamedTuple
 import anyio
 import msgspec
 
-from tokenloom_router.chat_renderer import RenderRequest
+from tokenloom_router.chat_renderer import Rendering, RenderRequest
 from tokenloom_router.chat_template_files import ChatTemplateFiles
-from tokenloom_router.errors import ValidationError
-from tokenloom_router.renderer import Renderer, RendererError
+from tokenloom_router.errors import UnavailableError, ValidationError
+from tokenloom_router.renderer import Renderer, RendererError, RendererLostError
+
+logger = logging.getLogger(__name__)
 
 RENDER_SECONDS = 5.0
-"""Templates take a millisecond. One that never ends holds up other chats for so long."""
+"""Of CPU time. Templates take a millisecond; one that never ends holds up other chats so long."""
 NUM_RENDERERS = 2
 MAX_NESTING = 200
 """Of messages, tools and the like; grammars, which tools become, have a limit of their own."""
@@ -108,7 +111,9 @@ class ChatTemplate:
         return cls(files, special_texts, parses_control_tokens=parses_control_tokens)
 
     async def render(self, prompt: ChatPrompt) -> list[Piece]:
-        """Return the prompt's text, in parts. Raise ValidationError if that cannot be done."""
+        """Return the prompt's text, in parts. Raise ValidationError if that cannot be done, and
+        UnavailableError if the processes for it are lost.
+        """
         template = self.files.template(with_tools=prompt.tools is not None)
         if template is None:
             raise ValidationError(
@@ -151,24 +156,37 @@ class ChatTemplate:
 
     def _render(self, request: RenderRequest) -> str:
         try:
-            renderer = self._renderers.get_nowait()
+            try:
+                rendering = self._render_in(self._idle_renderer(), request)
+            except RendererLostError as error:
+                logger.error("a process that renders chats was lost (%s); starting another", error)
+                rendering = self._render_in(Renderer(), request)
+        except RendererError as error:
+            raise ValidationError(f"`messages`: the chat template failed: {error}") from None
+        except RendererLostError:
+            raise UnavailableError("Chats cannot be rendered at the moment") from None
+        if rendering.error is not None:
+            raise ValidationError(f"`messages`: the chat template failed: {rendering.error}")
+        return rendering.text
+
+    def _idle_renderer(self) -> Renderer:
+        try:
+            return self._renderers.get_nowait()
         except Empty:
-            renderer = Renderer()
+            return Renderer()
+
+    def _render_in(self, renderer: Renderer, request: RenderRequest) -> Rendering:
+        """Render in a process, which is kept if it is still of use."""
         try:
             rendering = renderer.render(request, RENDER_SECONDS)
-        except RendererError as error:
-            renderer.close()
-            raise ValidationError(f"`messages`: the chat template failed: {error}") from None
-        except UnicodeEncodeError:
+        except UnicodeEncodeError:  # it has not been sent
             self._renderers.put(renderer)
             raise
         except BaseException:
             renderer.close()
             raise
         self._renderers.put(renderer)
-        if rendering.error is not None:
-            raise ValidationError(f"`messages`: the chat template failed: {rendering.error}")
-        return rendering.text
+        return rendering
 
 
 class _ControlTokens:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from subprocess import PIPE
 
 import msgspec
+import psutil
 
 from tokenloom_engine.child_environment import child_environment
 from tokenloom_engine.frames import FrameBuffer, framed
@@ -18,10 +19,18 @@ from tokenloom_router.chat_renderer import Rendering, RenderRequest
 
 COMMAND = (sys.executable, "-m", "tokenloom_router.chat_renderer")
 START_SECONDS = 60.0
+WALL_FACTOR = 4
+"""How many times its CPU time a rendering may take, where other work takes the cores."""
+POLL_SECONDS = 0.1
+"""How often a process that works is looked at."""
 
 
 class RendererError(Exception):
-    """The process ended, or was ended because it took too long."""
+    """The rendering takes too long. The process is then of no use."""
+
+
+class RendererLostError(Exception):
+    """The process ended, is stopped or gets no CPU time: nothing is known of the chat."""
 
 
 class Renderer:
@@ -35,43 +44,72 @@ class Renderer:
             "OPENBLAS_NUM_THREADS": "1",
             "TRANSFORMERS_VERBOSITY": "error",
         }
-        self._process = subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, env=environment)
+        self._process = subprocess.Popen(
+            COMMAND, stdin=PIPE, stdout=PIPE, bufsize=0, env=environment
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)
+        self._watched = psutil.Process(self._process.pid)
         self._frames = FrameBuffer()
         self._is_ready = False
 
     def render(self, request: RenderRequest, seconds: float) -> Rendering:
-        """Render a chat. Raise RendererError if it takes longer; the process is then of no use."""
-        if not self._is_ready:
-            self._read(START_SECONDS)
-            self._is_ready = True
-        assert self._process.stdin is not None
+        """Render a chat in so many seconds of CPU time.
+
+        Raises RendererError or RendererLostError; the process is then of no use.
+        """
+        message = framed(msgspec.json.encode(request))
         try:
-            self._process.stdin.write(framed(msgspec.json.encode(request)))
-            self._process.stdin.flush()
-        except OSError:
-            raise RendererError("it ended") from None
-        return msgspec.json.decode(self._read(seconds), type=Rendering)
+            if not self._is_ready:
+                self._exchange(b"", START_SECONDS)
+                self._is_ready = True
+            return msgspec.json.decode(self._exchange(message, seconds), type=Rendering)
+        except (OSError, psutil.NoSuchProcess):
+            raise RendererLostError("it ended") from None
 
     def close(self) -> None:
         """End the process, whatever it does."""
         self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(OSError):  # what was not sent
+        for pipe in (self._stdin, self._stdout):
+            with suppress(OSError):
                 pipe.close()
         self._process.wait()
 
-    def _read(self, seconds: float) -> bytes:
-        """The next message."""
-        assert self._process.stdout is not None
-        output = self._process.stdout.fileno()
-        deadline = time.monotonic() + seconds
+    def _exchange(self, message: bytes, seconds: float) -> bytes:
+        """Send a message and return the next one, both within the time."""
+        unsent = memoryview(message)
+        wall_limit = time.monotonic() + WALL_FACTOR * seconds
+        cpu_limit = self._cpu_seconds() + seconds
         with selectors.DefaultSelector() as selector:
-            selector.register(output, selectors.EVENT_READ)
-            while (left := deadline - time.monotonic()) > 0 and selector.select(left):
-                data = os.read(output, 65536)
-                if not data:
-                    raise RendererError("it ended")
-                for message in self._frames.feed(data):
-                    return message
-        raise RendererError(f"it takes longer than {seconds:g} seconds")
+            selector.register(self._stdout, selectors.EVENT_READ)
+            if unsent:
+                selector.register(self._stdin, selectors.EVENT_WRITE)
+            while True:
+                for key, _ in selector.select(POLL_SECONDS):
+                    if key.fileobj is self._stdout:
+                        answer = self._read()
+                        if answer is not None:
+                            return answer
+                    else:
+                        unsent = unsent[os.write(self._stdin.fileno(), unsent) :]
+                        if not unsent:
+                            selector.unregister(self._stdin)
+                self._check(cpu_limit, wall_limit, seconds)
+
+    def _read(self) -> bytes | None:
+        """The next message, if it is whole."""
+        data = os.read(self._stdout.fileno(), 65536)
+        if not data:
+            raise RendererLostError("it ended")
+        return next(iter(self._frames.feed(data)), None)
+
+    def _check(self, cpu_limit: float, wall_limit: float, seconds: float) -> None:
+        if self._cpu_seconds() > cpu_limit:
+            raise RendererError(f"it takes longer than {seconds:g} seconds")
+        if self._watched.status() == psutil.STATUS_STOPPED or time.monotonic() > wall_limit:
+            raise RendererLostError("it does not run")
+
+    def _cpu_seconds(self) -> float:
+        times = self._watched.cpu_times()
+        return times.user + times.system

@@ -288,7 +288,9 @@ def _large(name: str) -> ConstraintSpec:
 
 def _slow(number: int) -> ConstraintSpec:
     """Takes some tenths of a second."""
-    patterns = {f"^{number}{chr(97 + i // 26)}{chr(97 + i % 26)}.*$": {} for i in range(150)}
+    patterns: dict[str, object] = {
+        f"^{number}{chr(97 + i // 26)}{chr(97 + i % 26)}.*$": {} for i in range(150)
+    }
     return ConstraintSpec("json_schema", json.dumps({"patternProperties": patterns}))
 
 

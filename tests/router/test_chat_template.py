@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 
 from tokenloom_router import chat_template
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate, Piece
 from tokenloom_router.chat_template_files import ChatTemplateFiles
-from tokenloom_router.errors import ValidationError
+from tokenloom_router.errors import UnavailableError, ValidationError
 
 HELLO = ChatPrompt(messages=[{"role": "user", "content": "hello"}])
 PLAIN = "{{ messages[0].content }}"
@@ -84,6 +86,39 @@ async def test_a_template_that_never_ends_is_ended(
         assert beats > 10, "nobody else waits"
         assert await template.render(quiet) == [Piece("fine")], "the next chat has a new process"
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("size", [1, 800_000])
+@pytest.mark.parametrize("signal", ["kill", "suspend"])
+async def test_a_process_that_is_killed_or_stopped_is_replaced(
+    load: Load, signal: str, size: int
+) -> None:
+    before = psutil.Process().children()
+    template = load("{{ messages[0].content | length }}")
+    chat = ChatPrompt(messages=[{"role": "user", "content": "x" * size}])
+    assert await template.render(chat) == [Piece(str(size))]
+    (process,) = (child for child in psutil.Process().children() if child not in before)
+    getattr(process, signal)()
+    with anyio.fail_after(30):
+        assert await template.render(chat) == [Piece(str(size))]
+    assert not process.is_running()
+    (process,) = (child for child in psutil.Process().children() if child not in before)
+    assert await template.render(chat) == [Piece(str(size))], "the new one is kept"
+    assert process.is_running()
+
+
+async def test_processes_that_are_lost_are_not_the_clients_fault(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = load(PLAIN)
+    assert await template.render(HELLO) == [Piece("hello")]
+    ends_at_once = (sys.executable, "-c", "pass")
+    monkeypatch.setattr("tokenloom_router.renderer.COMMAND", ends_at_once)
+    template.close()
+    with pytest.raises(UnavailableError):
+        await template.render(HELLO)
+    monkeypatch.undo()
+    assert await template.render(HELLO) == [Piece("hello")]
 
 
 async def test_a_template_cannot_fill_the_memory(load: Load) -> None:
