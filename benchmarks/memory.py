@@ -155,7 +155,7 @@ def growth(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "from_requests": half[0]["requests"],
         "to_requests": half[-1]["requests"],
         "mib_per_1000_requests": {
-            name: round((last[name]["pss"] - first[name]["pss"]) / thousands, 3)
+            name: round((last[name]["rss"] - first[name]["rss"]) / thousands, 3)
             for name in last
             if name in first and thousands
         },
@@ -210,6 +210,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1000)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=12)
+    parser.add_argument("--kinds", nargs="+", help="only those whose names have one of these words")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     report = Report(options.output)
@@ -222,6 +223,8 @@ def main() -> int:
         url = stack.enter_context(own_server(options.url, flags))
         run = MemoryRun(url, report)
         calls = iter(MixedRequests("memory", options.max_tokens))
+        if options.kinds:
+            calls = (c for c in calls if any(word in c.kind for word in options.kinds))
         asyncio.run(run.run(calls, options.requests, options.every, options.concurrency))
     report.add(growth(report.lines))
     return 0

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from tokenloom_engine.constraints.trials.fair_queue import FairQueue
 from tokenloom_engine.constraints.trials.messages import Trial
 
-MAX_QUICK = max(2, os.cpu_count() or 1)
+NUM_CORES = os.cpu_count() or 1
+MAX_QUICK = max(2, NUM_CORES)
 QUICK_SECONDS = 0.03
 """Ordinary specs take one to ten milliseconds."""
-MAX_SLOW = 2
+MAX_SLOW = max(1, NUM_CORES // 2)
 SLOW_SECONDS = 1.0
 """The longest that one slow spec holds up the next, in CPU time."""
 MAX_LONG = 1
