@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import hostile_grammars, serving
+from benchmarks import hostile_grammars, memory, serving
 from benchmarks.measurement import Level, Measurement
 from benchmarks.together import gaps_together
 from benchmarks.validity import validity_figures
@@ -127,3 +127,20 @@ def test_only_constrained_outputs_can_be_invalid() -> None:
     figures = validity_figures(level)
     assert (figures["whole"], figures["valid"]) == (2, 1)
     assert str(figures["first_invalid"]).endswith(": seven")
+
+
+def test_memory_of_each_process_over_requests_of_all_kinds(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = f"--url {server.url} --requests 32 --every 16 --max-tokens 2"
+    monkeypatch.setattr(sys, "argv", ["memory", *options.split()])
+    assert memory.main() == 0
+    *samples, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert [sample["requests"] for sample in samples] == [16, 32]
+    statuses = samples[-1]["statuses"]
+    assert sum(statuses.values()) == 32 and len(statuses) == 16
+    assert {status for status in statuses if not status.endswith(" 200")} == {"invalid 422"}
+    for sample in samples:
+        assert set(sample["mib"]) >= {"front", "engine", "trials"}
+        assert all(part["rss"] >= part["uss"] > 0 for part in sample["mib"].values())
+    assert set(last) == {"from_requests", "to_requests", "mib_per_1000_requests"}
