@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,7 +229,9 @@ def _is_new(process: psutil.Process, known: list[psutil.Process]) -> bool:
 
 
 def _tries(process: psutil.Process) -> bool:
-    return "tokenloom_engine.constraints.trials.process" in process.cmdline()
+    with suppress(psutil.NoSuchProcess):  # it has been killed, and nobody has waited for it yet
+        return "tokenloom_engine.constraints.trials.process" in process.cmdline()
+    return False
 
 
 async def test_constraints_can_be_switched_off(model: ModelInfo) -> None:
