@@ -113,7 +113,13 @@ def test_compiles_once(factory: ConstraintFactory) -> None:
         (ConstraintSpec("json_schema", '{"type": "strng"}'), "strng"),
         (ConstraintSpec("json_schema", "{"), None),
         (ConstraintSpec("regex", "a("), None),
-        (ConstraintSpec("regex", r"(?=a)b"), None),
+        (ConstraintSpec("regex", r"(?=a)b"), "at character 1"),
+        (ConstraintSpec("regex", "\\"), "within an escape, at character 1"),
+        (ConstraintSpec("regex", "/a\\\\\\"), "within an escape, at character 5"),
+        (ConstraintSpec("regex", "/[z-a]"), "invalid character class range.*, at character 3"),
+        (ConstraintSpec("regex", "a" * 3000 + "("), "unclosed group, at character 3001"),
+        (ConstraintSpec("regex", "a\n("), "unclosed group, in line 2"),
+        (ConstraintSpec("grammar", "start: A\nA: /ab(/"), r"at 2\(4\): .* group, at character 3"),
         (ConstraintSpec("grammar", 'root ::= "a" ('), None),
         (ConstraintSpec("grammar", "start: missing"), "missing"),
         (ConstraintSpec("json_schema", '{"properties":' * 300 + "{}" + "}" * 300), None),
@@ -152,6 +158,28 @@ def test_a_bad_spec_is_refused_with_a_reason(
 def test_good_specs_are_accepted(factory: ConstraintFactory, spec: ConstraintSpec) -> None:
     factory.validate(spec)
     assert _allowed(factory, _constraint(factory, spec))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("/a\\/[/]", "/a//"),
+        ("a\\\nb\nc", "a\nb\nc"),
+        ("(?x) a # not b\n c", "ac"),
+        ("", ""),
+    ],
+)
+def test_a_regex_is_read_as_it_stands(
+    factory: ConstraintFactory, tokenizer: Tokenizer, pattern: str, text: str
+) -> None:
+    tag = {"format": {"type": "sequence", "elements": [{"type": "regex", "pattern": pattern}]}}
+    for spec in (
+        ConstraintSpec("regex", pattern),
+        ConstraintSpec("structural_tag", json.dumps(tag)),
+    ):
+        constraint = _constraint(factory, spec)
+        assert constraint.accept_tokens(tokenizer.encode(text, add_special_tokens=False).ids)
+        assert constraint.is_accepting
 
 
 def test_a_lenient_schema_says_what_it_leaves_out(factory: ConstraintFactory) -> None:

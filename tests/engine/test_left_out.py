@@ -21,8 +21,8 @@ def test_each_keyword_is_named_with_its_places(factory: ConstraintFactory) -> No
     schema = {
         "properties": {
             "a": {"type": "array", "uniqueItems": True},
-            "b": {"type": "array", "uniqueItems": True, "minContains": 1},
-            "c": {"type": "string", "format": "made-up"},
+            "b": {"type": "array", "uniqueItems": True, "contains": {"type": "null"}},
+            "c": {"type": "string", "format": "iri"},
             "d": {"not": {"type": "string"}},
             "e": {"items": {"type": "array", "uniqueItems": True}},
             "f": {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
@@ -35,9 +35,9 @@ def test_each_keyword_is_named_with_its_places(factory: ConstraintFactory) -> No
     assert places == {
         'Unimplemented keys: ["uniqueItems"]': "#/properties/a/uniqueItems, "
         "#/properties/e/items/uniqueItems",
-        'Unimplemented keys: ["minContains", "uniqueItems"]': "#/properties/b/minContains, "
+        'Unimplemented keys: ["contains", "uniqueItems"]': "#/properties/b/contains, "
         "#/properties/b/uniqueItems",
-        "Unknown format: made-up": "#/properties/c/format",
+        "Unknown format: iri": "#/properties/c/format",
         'Unimplemented keys: ["not"]': "#/properties/d/not",
         one_of: "#/properties/f/oneOf",
     }

@@ -70,7 +70,9 @@ def test_what_is_slow_to_translate_comes_translated(trials: Trials) -> None:
         assert "::=" not in admitted.value and "start" in admitted.value
         assert trials.start(gbnf).result(10).spec == admitted
         assert trials.start(admitted).result(10).spec == admitted
-    assert "Expected name" in _refusal(trials.start(ConstraintSpec("grammar", "a ::= b c ::=")))
+    assert "a new line or the end is expected" in _refusal(
+        trials.start(ConstraintSpec("grammar", "a ::= b c ::="))
+    )
 
 
 def test_what_was_tried_is_not_tried_again(trials: Trials) -> None:

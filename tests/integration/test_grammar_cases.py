@@ -278,7 +278,7 @@ async def test_every_form_is_obeyed_however_wild_the_draw(server: Server) -> Non
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
-        ({"type": "grammar", "value": 'root ::= "a" ('}, "Expected ')'"),
+        ({"type": "grammar", "value": 'root ::= "a" ('}, "`)` is expected here"),
         ({"type": "grammar", "value": "root ::= missing"}, "'missing' not found"),
         ({"type": "grammar", "value": 'root ::= root "a"'}, "no text matches it"),
         ({"type": "grammar", "value": "start: missing"}, "unknown name: "),

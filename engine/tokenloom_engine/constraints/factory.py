@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 import msgspec
-from llguidance import grammar_from
 
 from tokenloom_engine.constraints.allowance import TOO_DEAR
 from tokenloom_engine.constraints.backends import load_backend
@@ -23,6 +22,7 @@ from tokenloom_engine.constraints.base import (
 )
 from tokenloom_engine.constraints.compilations import Compilations
 from tokenloom_engine.constraints.config import DEFAULT_BACKEND, ConstraintConfig
+from tokenloom_engine.constraints.gbnf import lark_of_gbnf
 from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.constraints.mask_filler import MaskFiller
 from tokenloom_engine.constraints.masks import SLOW_SECONDS, CompiledConstraint, Mask
@@ -104,7 +104,7 @@ class ConstraintFactory:
         return warnings
 
     def translate(self, spec: ConstraintSpec) -> ConstraintSpec:
-        """The same, as its back end wants it: translating GBNF is slow, and needs the GIL.
+        """Translate GBNF for its back end: it needs the GIL, so no step is to wait for it.
 
         Raises InvalidConstraintError.
         """
@@ -113,7 +113,7 @@ class ConstraintFactory:
             return spec
         self._check_size(spec)
         try:
-            return msgspec.structs.replace(spec, value=grammar_from("gbnf", spec.value))
+            return msgspec.structs.replace(spec, value=lark_of_gbnf(spec.value))
         except (ValueError, RecursionError) as error:
             raise InvalidConstraintError(str(error)) from error
 

@@ -13,6 +13,7 @@ COUNT = re.compile(r" \(\d+ times\)$")
 KEYS = re.compile(r'Unimplemented keys: (\[".*"\])')
 FORMAT = re.compile(r"Unknown format: (.*)")
 ONE_OF = re.compile(r"oneOf not fully supported")
+COUNT_OF_PROPERTIES = re.compile(r"min/maxProperties only supported")
 MAX_PLACES = 5
 """Named in one warning."""
 
@@ -41,6 +42,8 @@ def _places(schema: object, warning: str, all_keys: set[str]) -> Iterator[Path]:
             yield (*path, "format")
         elif ONE_OF.match(warning) and "oneOf" in part:
             yield (*path, "oneOf")
+        elif COUNT_OF_PROPERTIES.match(warning):
+            yield from ((*path, key) for key in ("minProperties", "maxProperties") if key in part)
 
 
 def _keys(warning: str) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from tokenloom_engine.constraints.lark_parts import (
     open_end,
 )
 from tokenloom_engine.constraints.notation import grammar_notation
+from tokenloom_engine.constraints.regex_literal import regex_literal
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.constraints.special_tokens import SpecialTokens
 from tokenloom_engine.constraints.structural_tag import (
@@ -42,9 +42,6 @@ from tokenloom_engine.constraints.structural_tag import (
 )
 from tokenloom_engine.constraints.tag_parts import TagTexts, is_text, refusal
 from tokenloom_engine.constraints.triggered_text import TriggeredTag, TriggeredText
-
-TO_ESCAPE = re.compile(r"\\.|[/\n\r]", re.DOTALL)
-ESCAPED = {"/": r"\/", "\n": r"\n", "\\\n": r"\n", "\r": r"\r", "\\\r": r"\r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +167,10 @@ class _Translation:
         if not pattern:
             return []
         self._nested.append(Nested(path, ConstraintSpec("regex", pattern), None))
-        quoted = TO_ESCAPE.sub(lambda found: ESCAPED.get(found[0], found[0]), pattern)
-        if TO_ESCAPE.sub("", pattern).endswith("\\"):
-            raise refusal(path, "it ends within an escape")
-        return [Text(f"/{quoted}/")]
+        try:
+            return [Text(regex_literal(pattern))]
+        except ValueError as error:
+            raise refusal(path, str(error)) from error
 
     def _begin(self, path: str, tag: Tag) -> list[Part]:
         if isinstance(tag.begin, Token):

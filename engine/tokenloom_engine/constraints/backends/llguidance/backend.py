@@ -14,8 +14,8 @@ from llguidance.numpy import fill_next_token_bitmask_par
 from tokenloom_engine.constraints.backends.llguidance.aside import Aside
 from tokenloom_engine.constraints.backends.llguidance.call_clock import CallClock
 from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
-from tokenloom_engine.constraints.backends.llguidance.exact_schema import exact_schema
 from tokenloom_engine.constraints.backends.llguidance.grammar import (
+    compiled_schema,
     grammar_of,
     grammar_to_compile,
     grammar_without_prefix,
@@ -92,11 +92,12 @@ class LlguidanceBackend:
             self._grammar(spec), self._tokenizer, limits=self._limits(spec.kind)
         )
         if is_error:
-            raise InvalidConstraintError(reason(messages[0]))
+            pattern = spec.value if spec.kind == "regex" else None
+            raise InvalidConstraintError(reason(messages[0], pattern))
         self._thermometer(spec)
         if spec.kind == "json_schema":
-            inexact = exact_schema(spec.value, lenient=spec.lenient).warnings
-            return [*inexact, *with_places(spec.value, messages)]
+            schema = compiled_schema(spec)
+            return [*schema.warnings, *with_places(schema.text, messages)]
         return messages if warnings is None else warnings
 
     def create(self, spec: ConstraintSpec) -> Constraint:

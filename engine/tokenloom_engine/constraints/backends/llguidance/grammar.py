@@ -8,15 +8,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from llguidance import LLMatcher, grammar_from
+from llguidance import LLMatcher
 
 from tokenloom_engine.constraints.backends.llguidance.exact_grammar import exact_grammar
 from tokenloom_engine.constraints.backends.llguidance.exact_schema import (
     ExactSchema,
     exact_schema,
 )
+from tokenloom_engine.constraints.backends.llguidance.plain_schema import plain_schema
 from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.gbnf import lark_of_gbnf
 from tokenloom_engine.constraints.notation import grammar_notation
+from tokenloom_engine.constraints.regex_literal import regex_literal
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.constraints.special_tokens import SpecialTokens
 from tokenloom_engine.constraints.tag_grammar import tag_grammar
@@ -57,18 +60,18 @@ def grammar_without_prefix(spec: ConstraintSpec, special_tokens: SpecialTokens) 
     """The same, of what follows the spec's prefix; what is wrong may also raise ValueError."""
     match spec.kind:
         case "json_schema":
-            return _json_grammar(exact_schema(spec.value, lenient=spec.lenient), spec)
+            return _json_grammar(compiled_schema(spec), spec)
         case "json_object":
             return _json_grammar(ExactSchema('{"type": "object"}'), spec)
         case "regex":
-            return LLMatcher.grammar_from_regex(spec.value)
+            return _regex_grammar(spec.value)
         case "choice":
             # As alternatives of a Lark rule, compiling takes the square of their number.
-            return LLMatcher.grammar_from_regex("|".join(map(re.escape, _choices(spec.value))))
+            return _regex_grammar("|".join(map(re.escape, _choices(spec.value))))
         case "grammar":
-            return exact_grammar(grammar_from(grammar_notation(spec.value), spec.value))
+            return exact_grammar(_text_grammar(spec.value))
         case "text":
-            return LLMatcher.grammar_from_regex("(?s:.*)")
+            return _regex_grammar("(?s:.*)")
         case "structural_tag":
             return _tag_grammar(spec, special_tokens)
 
@@ -97,6 +100,16 @@ def _lark(grammar: str) -> dict[str, Any]:
     return {"lark_grammar": grammar}
 
 
+def compiled_schema(spec: ConstraintSpec) -> ExactSchema:
+    """Rewrite a spec's schema to what the library compiles, with the warnings of that.
+
+    Raises InvalidConstraintError with the place of what cannot be enforced.
+    """
+    exact = exact_schema(spec.value, lenient=spec.lenient)
+    plain = plain_schema(exact.text, lenient=spec.lenient)
+    return exact._replace(text=plain.text, warnings=(*exact.warnings, *plain.warnings))
+
+
 def _json_grammar(schema: ExactSchema, spec: ConstraintSpec) -> str:
     """What the request says outranks a schema's own `x-guidance`, which outranks our defaults.
 
@@ -109,8 +122,8 @@ def _json_grammar(schema: ExactSchema, spec: ConstraintSpec) -> str:
 
 def _lark_of_schema(spec: ConstraintSpec) -> str:
     """The schema is not parsed here, but for the parts that it has at its top."""
-    schema = exact_schema(spec.value, lenient=spec.lenient)
     try:
+        schema = compiled_schema(spec)
         parts = msgspec.json.decode(schema.text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidConstraintError(str(error)) from error
@@ -131,6 +144,20 @@ def _overrides(schema: ExactSchema, spec: ConstraintSpec) -> JsonCompileOptions:
     if spec.whitespace_pattern is not None:
         overrides["whitespace_pattern"] = spec.whitespace_pattern
     return overrides
+
+
+def _regex_grammar(pattern: str) -> str:
+    return LLMatcher.grammar_from_lark(f"start: {regex_literal(pattern)}")
+
+
+def _text_grammar(text: str) -> str:
+    match grammar_notation(text):
+        case "gbnf":
+            return LLMatcher.grammar_from_lark(lark_of_gbnf(text))
+        case "lark":
+            return LLMatcher.grammar_from_lark(text)
+        case "llguidance":
+            return text
 
 
 def _tag_grammar(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:

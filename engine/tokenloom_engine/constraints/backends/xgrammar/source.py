@@ -14,6 +14,7 @@ from tokenloom_engine.constraints.backends.xgrammar.json_schema import translate
 from tokenloom_engine.constraints.backends.xgrammar.regex import Regex, RegexError
 from tokenloom_engine.constraints.backends.xgrammar.tag import Json, translate_tag
 from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.inert_keywords import without_inert_keywords
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
@@ -92,7 +93,7 @@ class SourceReader:
 
 
 def _json(schema: str, spec: ConstraintSpec) -> Source:
-    translation = translate_json_schema(schema, lenient=spec.lenient)
+    translation = translate_json_schema(without_inert_keywords(schema), lenient=spec.lenient)
     return Source(
         "json",
         json.dumps(translation.schema),
