@@ -20,6 +20,11 @@ CAPTURES_SECONDS = 0.002
 class ConstraintFailedError(Exception):
     """The constraint cannot go on: the reason, for its client."""
 
+    def __init__(self, reason: str, *, is_own: bool = False) -> None:
+        """`is_own`: the constraint says so itself. Otherwise its library raised something."""
+        super().__init__(reason)
+        self.is_own = is_own
+
 
 class HeldConstraint:
     """One sequence's own constraint, from its lease to its return.
@@ -84,15 +89,17 @@ class HeldConstraint:
             error = TOO_DEAR if self._allowance.is_overdrawn else self.constraint.error
         except Exception as problem:
             raise ConstraintFailedError(type(problem).__name__) from problem
-        if error is not None or not is_accepted:
-            raise ConstraintFailedError(error or "it refused its own token")
+        if error is not None:
+            raise ConstraintFailedError(error, is_own=True)
+        if not is_accepted:
+            raise ConstraintFailedError("it refused its own token")
 
     def forced_tokens(self) -> list[int]:
         """Those that it leaves no choice about. Its mask must be ready."""
         # It may err on its mask, which then allows nothing but the end.
         error = self.mask.error if self.mask is not None else None
         if (error := error or self.constraint.error) is not None:
-            raise ConstraintFailedError(error)
+            raise ConstraintFailedError(error, is_own=True)
         try:
             begun = self._allowance.begin()
             forced = self.constraint.forced_tokens()

@@ -177,6 +177,9 @@ class SequenceOutput(msgspec.Struct, omit_defaults=True):
     """With the first output: prompt tokens whose keys and values the prefix cache had."""
     finish: Finish | None = None
     error: str | None = None
+    is_constraint_error: bool = False
+    """Whether `error` is what the constraint itself came to: no text matches it from here on, or it
+    exceeds a limit. The request is at fault, and not the engine."""
     refusal: str | None = None
     """What is wrong with the request; nothing was generated."""
 

@@ -56,9 +56,10 @@ class Report:
         self._output.started_at = at
         self._output.cached_tokens = num_cached
 
-    def fail(self, message: str) -> None:
-        """End with an error."""
+    def fail(self, message: str, *, by_constraint: bool) -> None:
+        """End with an error. See `SequenceOutput`."""
         self._output.error = message
+        self._output.is_constraint_error = by_constraint
 
     def refuse(self, message: str) -> None:
         """End before the start: the request itself is wrong."""

@@ -73,6 +73,7 @@ class Sequence:
         stops_constraint = submit.constraint is not None and bool(submit.stopping.stop)
         self._says_at_once = says_at_once or stops_constraint
         self._problem: str | None = None
+        self._is_constraint_problem = False
         """Why it cannot go on."""
 
     @property
@@ -231,14 +232,15 @@ class Sequence:
         if self._report.is_stopped:
             self._finish("stop_sequence")
         elif self._problem is not None:
-            self._report.fail(self._problem)
+            self._report.fail(self._problem, by_constraint=self._is_constraint_problem)
             self.is_finished = True
         elif self.ending is not None and self.is_over:
             self._finish(self.ending)
 
-    def fail(self, message: str) -> None:
-        """End with an error, after what there is to say."""
+    def fail(self, message: str, *, by_constraint: bool = False) -> None:
+        """End with an error, after what there is to say. See `SequenceOutput`."""
         self._problem = message
+        self._is_constraint_problem = by_constraint
         if self._says_at_once:
             self.say()
 
@@ -289,7 +291,7 @@ class Sequence:
         return True
 
     def _fail_by_constraint(self, error: ConstraintFailedError) -> None:
-        self.fail(f"the constraint failed: {error}")
+        self.fail(f"the constraint failed: {error}", by_constraint=error.is_own)
 
     def _finish(self, reason: FinishReason) -> None:
         captures: Captures = {}

@@ -8,6 +8,7 @@ import anyio
 
 from tokenloom_engine.messages import SequenceOutput, Submit
 from tokenloom_router.errors import (
+    ConstraintError,
     GenerationError,
     IncompleteGenerationError,
     RequestError,
@@ -98,7 +99,8 @@ class Entry:
         if output.refusal is not None:
             raise ValidationError(output.refusal)
         if output.error is not None:
-            raise GenerationError(output.error)
+            kind = ConstraintError if output.is_constraint_error else GenerationError
+            raise kind(output.error)
         return output
 
     def close(self) -> None:

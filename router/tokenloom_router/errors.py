@@ -80,6 +80,18 @@ class GenerationError(RequestError):
         super().__init__(f"Request failed during generation: {message}")
 
 
+class ConstraintError(RequestError):
+    """The constraint came to an end without a text: the request is at fault.
+
+    No text matches it any more, or it exceeds a limit, which did not show when it was tried.
+    """
+
+    error_type = "constraint"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"Request failed during generation: {message}")
+
+
 class IncompleteGenerationError(RequestError):
     """The stream of outputs ended without a last one."""
 

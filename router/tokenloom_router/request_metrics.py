@@ -24,6 +24,7 @@ _FAILURES = (
     "overloaded",
     "validation",
     "template",
+    "constraint",
     "generation",
     "incomplete",
     "unavailable",

@@ -24,7 +24,8 @@ class MergedOutput(NamedTuple):
 class Stream:
     """Iterates over a sequence's outputs; ends after the one with `finish`.
 
-    Raises GenerationError if the engine fails. For one reader.
+    Raises GenerationError if the engine fails, ConstraintError if the constraint does. For one
+    reader.
     """
 
     def __init__(self, entry: Entry) -> None:

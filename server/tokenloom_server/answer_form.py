@@ -105,7 +105,7 @@ class AnswerForm:
             "structural_tag",
             value,
             whitespace_pattern=text.whitespace_pattern if text is not None else None,
-            lenient=text is not None and text.lenient,
+            lenient=text is not None and text.kind == "structural_tag" and text.lenient,
         )
 
     def stop_scope(

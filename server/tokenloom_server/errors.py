@@ -14,6 +14,7 @@ from starlette.routing import Match, Mount
 from typing_extensions import TypedDict
 
 from tokenloom_router.errors import (
+    ConstraintError,
     GenerationError,
     IncompleteGenerationError,
     OverloadedError,
@@ -26,6 +27,7 @@ from tokenloom_server.middleware.payload_limit import PayloadTooLarge
 
 STATUSES: dict[type[RequestError], int] = {
     ValidationError: 422,
+    ConstraintError: 422,
     GenerationError: 424,
     OverloadedError: 429,
     IncompleteGenerationError: 500,

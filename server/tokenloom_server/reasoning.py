@@ -75,6 +75,7 @@ def as_format(spec: ConstraintSpec) -> Format:
             return {
                 "type": "json_schema",
                 "json_schema": msgspec.json.decode(spec.value, type=msgspec.Raw),
+                "lenient": spec.lenient,
             }
         case "json_object":
             return {"type": "json_schema", "json_schema": {"type": "object"}}

@@ -33,6 +33,7 @@ class Result:
     cached_tokens: int | None = None
     finish: Finish | None = None
     error: str | None = None
+    is_constraint_error: bool = False
     refusal: str | None = None
 
     @property
@@ -97,6 +98,7 @@ def run(
             if output.cached_tokens is not None:
                 result.cached_tokens = output.cached_tokens
             result.finish, result.error = output.finish, output.error
+            result.is_constraint_error = output.is_constraint_error
             result.refusal = output.refusal
 
     for submit in submits:

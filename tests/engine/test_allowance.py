@@ -89,6 +89,7 @@ def test_it_ends_its_own_sequence(make_engine: MakeEngine, encode: Encode) -> No
         ],
     )
     assert results[0].error == f"the constraint failed: {TOO_DEAR}"
+    assert results[0].is_constraint_error
     assert len(results[1].ids) == 40
 
 

@@ -122,6 +122,7 @@ def test_compiles_once(factory: ConstraintFactory) -> None:
         (ConstraintSpec("grammar", "start: A\nA: /ab(/"), r"at 2\(4\): .* group, at character 3"),
         (ConstraintSpec("grammar", 'root ::= "a" ('), None),
         (ConstraintSpec("grammar", "start: missing"), "missing"),
+        (ConstraintSpec("grammar", 'root ::= root "a"'), "no text matches it"),
         (ConstraintSpec("json_schema", '{"properties":' * 300 + "{}" + "}" * 300), None),
         (ConstraintSpec("regex", "a" * 1_000_001), "1000001"),
         (ConstraintSpec("choice", "[]"), "at least one"),
@@ -158,6 +159,13 @@ def test_a_bad_spec_is_refused_with_a_reason(
 def test_good_specs_are_accepted(factory: ConstraintFactory, spec: ConstraintSpec) -> None:
     factory.validate(spec)
     assert _allowed(factory, _constraint(factory, spec))
+
+
+def test_a_dead_end_that_every_text_comes_to_is_refused(factory: ConstraintFactory) -> None:
+    dead = "A\nA: /a/ & /b/"
+    with pytest.raises(InvalidConstraintError, match="no text matches it"):
+        factory.validate(ConstraintSpec("grammar", f'start: "abc" {dead}'))
+    assert factory.validate(ConstraintSpec("grammar", f'start: "x" | "y" {dead}')) == []
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,7 @@ def test_a_library_that_breaks_fails_its_own_sequence(
     )
     assert results[0].finish is not None
     assert results[1].error == "the constraint failed: RuntimeError"
+    assert not results[1].is_constraint_error
 
 
 def test_preempted_sequences_say_the_same(make_engine: MakeEngine, encode: Encode) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 
@@ -217,6 +218,46 @@ def test_text_beside_tools_obeys_the_response_format(server: Server) -> None:
             jsonschema.validate(json.loads(choice["message"]["content"]), answer)
 
 
+ODD: Json = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Oslo"], "format": "binary"},
+        "days": {"type": "array", "items": {"enum": [1]}, "maxItems": 1, "not": {"const": []}},
+    },
+    "required": ["city"],
+    "propertyNames": {"type": "string"},
+}
+WARNING = (
+    '`tools[1].function.parameters` (odd): Unimplemented keys: ["not"] (at #/properties/days/not)'
+)
+
+
+def test_an_odd_schema_of_one_tool_is_served(server: Server) -> None:
+    tools = [*TOOLS[:1], tool("odd", parameters=ODD)]
+    body: Json = {"tools": tools, "tool_choice": "odd", "max_tokens": 60}
+    answer = chat(server, **body)
+    arguments = answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+    jsonschema.validate(json.loads(arguments), ODD)
+    calls_odd = {**body, "tool_choice": "auto", "max_tokens": 1}
+    assert chat(server, **calls_odd)["warnings"] == [WARNING]
+    flat = [{"type": "function", **entry["function"]} for entry in tools]
+    response = httpx.post(
+        server.url + "/v1/responses",
+        json={"input": "Hi", "tools": flat, "max_output_tokens": 16},
+        timeout=60,
+    )
+    assert response.json()["warnings"] == [WARNING]
+
+
+def test_a_strict_tool_is_refused_by_name_and_place(server: Server) -> None:
+    odd = tool("odd", parameters=ODD)
+    odd["function"]["strict"] = True
+    messages = [{"role": "user", "content": "Hi"}]
+    error = fault(server, CHAT, {"messages": messages, "tools": [*TOOLS[:1], odd]})
+    assert error["param"] == "tools[1].function.parameters"
+    assert error["message"] == WARNING.replace(": ", " is not valid: ", 1)
+
+
 @pytest.mark.parametrize(
     ("body", "param", "reason"),
     [
@@ -232,7 +273,7 @@ def test_text_beside_tools_obeys_the_response_format(server: Server) -> None:
         (
             {"tools": [tool("ok"), tool("a", parameters={"properties": {"x": {"type": "strng"}}})]},
             "tools[1].function.parameters",
-            "strng",
+            "(a) is not valid: Invalid type: strng (at #/properties/x/type)",
         ),
         ({"tools": TOOLS, "tool_choice": "nobody"}, "tool_choice", "nobody"),
         (

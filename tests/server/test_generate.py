@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,21 @@ def test_an_engine_that_fails_before_the_first_token_is_a_424(
         "error": "Request failed during generation: no luck",
         "error_type": "generation",
     }
+
+
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/"])
+def test_a_dead_end_of_a_constraint_is_a_422(client: httpx.Client, path: str) -> None:
+    dead_end = SequenceOutput(0, error="no text matches it", is_constraint_error=True)
+    body = {
+        "error": "Request failed during generation: no text matches it",
+        "error_type": "constraint",
+    }
+    response = post(client, path, stop=[script(SequenceOutput(0, started_at=1.0), dead_end)])
+    assert (response.status_code, response.json()) == (422, body)
+    begun = SequenceOutput(0, [Token(7, "one", -1.0)], started_at=1.0)
+    streamed = post(client, "/generate_stream", stop=[script(begun, dead_end)])
+    assert streamed.status_code == 200
+    assert json.loads(streamed.text.strip().splitlines()[-1].removeprefix("data:")) == body
 
 
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/"])

@@ -39,6 +39,29 @@ def test_an_engine_that_fails_before_the_first_token(client: httpx.Client, strea
     assert refusal.json()["error"]["message"] == "`regex` is wrong"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_dead_end_of_a_constraint_is_the_requests_fault(
+    client: httpx.Client, stream: bool
+) -> None:
+    dead_end = SequenceOutput(0, error="no text matches it", is_constraint_error=True)
+    expected = {
+        "message": "Request failed during generation: no text matches it",
+        "type": "invalid_request_error",
+        "param": "regex",
+        "code": "constraint_failed",
+    }
+    at_once = script(SequenceOutput(0, started_at=1.0), dead_end)
+    response = post(client, stop=at_once, stream=stream, regex="a*")
+    assert (response.status_code, response.json()["error"]) == (400, expected)
+    later = script(SequenceOutput(0, [Token(7, "one", -1.0)], started_at=1.0), dead_end)
+    response = post(client, stop=later, stream=stream, regex="a*")
+    if stream:
+        *_, event, _ = response.text.strip().split("\n\n")
+        assert json.loads(event.removeprefix("data: "))["error"] == expected
+    else:
+        assert (response.status_code, response.json()["error"]) == (400, expected)
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_an_engine_that_fails_in_the_middle(client: httpx.Client, n: int) -> None:
     response = post(client, stop=FAILS_LATER, stream=True, n=n)

@@ -24,6 +24,7 @@ class InvalidConstraintError(ValueError):
     def __init__(self, reason: str, place: str | None = None) -> None:
         """`place`: the JSON pointer of what is to blame in a schema, if it is known."""
         super().__init__(reason if place is None else f"{reason} (at {place})")
+        self.reason = reason
         self.place = place
 
 

@@ -26,6 +26,7 @@ from tokenloom_engine.constraints.gbnf import lark_of_gbnf
 from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.constraints.mask_filler import MaskFiller
 from tokenloom_engine.constraints.masks import SLOW_SECONDS, CompiledConstraint, Mask
+from tokenloom_engine.constraints.nested_schema import nested_schema
 from tokenloom_engine.constraints.nesting import nesting
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.outlook import Path
@@ -120,8 +121,18 @@ class ConstraintFactory:
     def find_fault(self, spec: ConstraintSpec, reason: str) -> str | None:
         """The JSON pointer of what is to blame in a JSON Schema that was refused for that reason.
 
+        In a structural tag, it is a schema in it, and the pointer is within that.
+
         May take as long as `validate`, several times. None if it cannot be told.
         """
+        if spec.kind == "structural_tag":
+            if (nested := nested_schema(spec.value, reason)) is None:
+                return None
+            lenient = spec.lenient if nested.lenient is None else nested.lenient
+            schema = ConstraintSpec(
+                "json_schema", nested.schema, spec.whitespace_pattern, lenient=lenient
+            )
+            return self.find_fault(schema, nested.reason)
         if spec.kind != "json_schema" or nesting(spec.value) > self._config.max_depth:
             return None
         if reason == TOO_DEAR:  # the whole is to blame

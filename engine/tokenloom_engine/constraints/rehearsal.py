@@ -25,8 +25,8 @@ MAX_FORCED = 64
 def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmask) -> None:
     """Go on from a state whose mask is filled, by tokens drawn among those allowed.
 
-    Raises InvalidConstraintError if the constraint errs on what is forced at the beginning, or
-    would hold up other sequences. What it comes to on the way is otherwise its own affair.
+    Raises InvalidConstraintError if the constraint errs on what every text has in common, or would
+    hold up other sequences. Whatever it comes to behind a choice may never be chosen.
     """
     allowance = Allowance(is_strict=True)
     _follow(constraint, allowance, most=None)
@@ -35,6 +35,7 @@ def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmas
     if constraint.error is not None:  # it could not even begin
         raise InvalidConstraintError(constraint.error)
     draw = random.Random(0)
+    had_choice = False
     seconds_left = MAX_SECONDS
     for _ in range(MAX_STEPS):
         if seconds_left < 0 or not _goes_on(constraint):
@@ -43,8 +44,11 @@ def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmas
         backend.fill_bitmasks([(constraint, 0)], bitmask)
         seconds_left -= time.thread_time() - start
         allowed = np.flatnonzero(np.unpackbits(bitmask[0].view(np.uint8), bitorder="little"))
+        if constraint.error is not None and not had_choice:
+            raise InvalidConstraintError(constraint.error)
         if not _goes_on(constraint) or not len(allowed):
             break
+        had_choice |= len(allowed) > 1
         begun = allowance.begin()
         constraint.accept_tokens([int(draw.choice(allowed))])
         allowance.end(begun)

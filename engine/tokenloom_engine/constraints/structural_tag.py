@@ -37,6 +37,8 @@ class JsonSchema(Form, frozen=True, tag="json_schema"):
     """JSON that a JSON Schema describes."""
 
     json_schema: Raw
+    lenient: bool | None = None
+    """`ConstraintSpec.lenient` of this schema alone; None is the tag's. Not among XGrammar's."""
     style: Literal["json"] = "json"
     any_order: bool = False
     max_whitespace_cnt: None = None

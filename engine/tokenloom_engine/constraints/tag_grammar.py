@@ -105,7 +105,8 @@ class _Translation:
             case JsonSchema():
                 if format.any_order:
                     raise refusal(f"{path}.any_order", "the order is the schema's")
-                return [self._json(f"{path}.json_schema", bytes(format.json_schema).decode())]
+                schema = bytes(format.json_schema).decode()
+                return [self._json(f"{path}.json_schema", schema, lenient=format.lenient)]
             case Regex(pattern=pattern):
                 return self._regex(f"{path}.pattern", pattern)
             case GrammarText():
@@ -137,7 +138,7 @@ class _Translation:
             raise refusal(f"{path}.token", f"there is no special token {token.token!r}")
         return Special(id)
 
-    def _json(self, path: str, schema: str) -> Part:
+    def _json(self, path: str, schema: str, *, lenient: bool | None = None) -> Part:
         if schema == "true":
             schema = "{}"
         if not schema.startswith("{"):
@@ -146,7 +147,7 @@ class _Translation:
             "json_schema",
             schema,
             whitespace_pattern=self._spec.whitespace_pattern,
-            lenient=self._spec.lenient,
+            lenient=self._spec.lenient if lenient is None else lenient,
         )
         return self._nest(path, spec)
 

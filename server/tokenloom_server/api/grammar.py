@@ -5,13 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_router.errors import ValidationError
 from tokenloom_server.api.items import Items
 
 STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+def _as_object(schema: object) -> object:
+    """`true` is a schema, too: the one that allows everything."""
+    return {} if schema is True else schema
+
+
+AsObject = BeforeValidator(_as_object)
+Schema = Annotated[str | dict[str, Any], AsObject]
+"""An object, or its JSON text."""
 
 
 class JsonForm(BaseModel):
@@ -44,7 +54,7 @@ class JsonGrammar(JsonForm):
     """The output is JSON that a JSON Schema describes."""
 
     type: Literal["json"]
-    value: str | dict[str, Any] = Field(description="The schema: an object, or its JSON text")
+    value: Schema = Field(description="The schema: an object, or its JSON text")
 
     def to_spec(self) -> ConstraintSpec:
         """As the router takes it."""
@@ -55,7 +65,7 @@ class JsonObjectGrammar(JsonForm):
     """The output is a JSON object, of any shape if no JSON Schema is given."""
 
     type: Literal["json_object"]
-    value: str | dict[str, Any] | None = Field(
+    value: Schema | None = Field(
         default=None, description="The schema: an object, or its JSON text"
     )
 
@@ -129,7 +139,7 @@ class NamedSchema(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
 
     name: str | None = Field(default=None, description="For the client's own use")
-    json_schema: str | dict[str, Any] = Field(alias="schema")
+    json_schema: Schema = Field(alias="schema")
     strict: bool | None = Field(
         default=None,
         description="The output obeys the schema in any case; true cannot be had with `lenient`",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenloom_server.tools.call_format import CallFormat
 from tokenloom_server.tools.tool import Tool, ToolChoice
@@ -37,16 +37,22 @@ def call_grammar(
     return {"type": "or", "elements": [calls, text]}
 
 
-def blamed_tool(message: str, choice: ToolChoice) -> str | None:
-    """What was said of the structural tag, as something that the client can follow to its tools.
+class Remark(NamedTuple):
+    """What is said of a tool's schema."""
 
-    None if it was not said of a tool.
-    """
+    place: str
+    """The field, which a client can follow to its tools, and the tool's name."""
+    text: str
+
+
+def remark_on_tool(message: str, choice: ToolChoice) -> Remark | None:
+    """What a message about the structural tag says of a tool; None if it is about none."""
     found = SCHEMA_PATH.search(message)
     if found is None or int(found[1]) >= len(choice.callable):
         return None
-    number = choice.callable[int(found[1])].number
-    return f"`tools[{number}].function.parameters` is not valid: {message[found.end() :]}"
+    tool = choice.callable[int(found[1])]
+    place = f"`tools[{tool.number}].function.parameters` ({tool.name})"
+    return Remark(place, message[found.end() :])
 
 
 def _single(format: CallFormat, choice: ToolChoice) -> Format:
@@ -76,6 +82,10 @@ def _tag(format: CallFormat, tool: Tool) -> Format:
     return {
         "type": "tag",
         "begin": format.begin(tool.name),
-        "content": {"type": "json_schema", "json_schema": tool.schema},
+        "content": {
+            "type": "json_schema",
+            "json_schema": tool.schema,
+            "lenient": not tool.strict,
+        },
         "end": format.end,
     }

@@ -36,6 +36,8 @@ class Tool:
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """The JSON Schema of its arguments; None if it takes none."""
+    strict: bool = False
+    """Whether a schema that cannot be enforced as a whole is refused, and not served leniently."""
 
     @property
     def schema(self) -> dict[str, Any]:

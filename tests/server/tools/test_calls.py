@@ -15,7 +15,7 @@ from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_server.tools.call_format import CallFormat
-from tokenloom_server.tools.call_grammar import blamed_tool, call_grammar
+from tokenloom_server.tools.call_grammar import call_grammar, remark_on_tool
 from tokenloom_server.tools.call_parser import (
     CallArguments,
     CallEvent,
@@ -202,6 +202,6 @@ def test_a_wrong_schema_is_blamed_by_its_path(format: CallFormat, accepts: Accep
     asked = ToolChoice(tools=(TOOLS[0], wrong), mode="auto")
     with pytest.raises(InvalidConstraintError) as caught:
         accepts(call_grammar(format, asked), "")
-    blamed = blamed_tool(f"grammar is not valid: {caught.value}", asked)
-    assert blamed == "`tools[1].function.parameters` is not valid: Invalid type: strng"
-    assert blamed_tool("grammar is not valid: nested too deeply", asked) is None
+    remark = remark_on_tool(f"grammar is not valid: {caught.value}", asked)
+    assert remark == ("`tools[1].function.parameters` (bad)", "Invalid type: strng")
+    assert remark_on_tool("grammar is not valid: nested too deeply", asked) is None

@@ -9,6 +9,7 @@ from typing import Any
 from tokenloom_engine.messages import SequenceOutput
 from tokenloom_router.stream import Stream
 from tokenloom_server.api.openai.envelope import SYSTEM_FINGERPRINT, Envelope
+from tokenloom_server.api.openai.errors import Words
 from tokenloom_server.api.openai.sampling import SamplingFields
 from tokenloom_server.api.openai.usage import Usage
 
@@ -31,8 +32,10 @@ class Answer(ABC):
         *,
         num_sequences: int,
         options: SamplingFields,
+        words: Words,
     ) -> None:
         """`num_sequences` of the streams, one behind the other, belong to each prompt."""
+        self._words = words
         self._envelope = envelope
         self.prompts = streams[::num_sequences]
         """One stream of each prompt."""
@@ -79,7 +82,9 @@ class Answer(ABC):
     @property
     def _warnings(self) -> dict[str, list[str]]:
         """What the client should know of its request, if there is something."""
-        warnings = [text for stream in self.prompts for text in stream.request.warnings]
+        warnings = [
+            self._words.warning(text) for stream in self.prompts for text in stream.request.warnings
+        ]
         return {"warnings": warnings} if warnings else {}
 
     def _frame(self, name: str) -> dict[str, Any]:

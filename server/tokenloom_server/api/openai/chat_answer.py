@@ -51,7 +51,13 @@ class ChatAnswer(Answer):
         router: Router,
         streams: Sequence[Stream],
     ) -> None:
-        super().__init__(envelope, streams, num_sequences=body.num_choices, options=body)
+        super().__init__(
+            envelope,
+            streams,
+            num_sequences=body.num_choices,
+            options=body,
+            words=body.words,
+        )
         self._body = body
         self._plan = plan
         self._router = router

@@ -45,7 +45,13 @@ class CompletionAnswer(Answer):
     def __init__(
         self, body: CompletionBody, envelope: Envelope, router: Router, streams: Sequence[Stream]
     ) -> None:
-        super().__init__(envelope, streams, num_sequences=body.num_sequences, options=body)
+        super().__init__(
+            envelope,
+            streams,
+            num_sequences=body.num_sequences,
+            options=body,
+            words=body.words,
+        )
         self._body = body
         self._router = router
         self._spelling = TokenSpelling(router.tokenizer)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from tokenloom_router.errors import (
+    ConstraintError,
     OverloadedError,
     PromptError,
     RequestError,
@@ -26,7 +27,7 @@ from tokenloom_router.errors import (
 from tokenloom_server.api.generate_request import MAX_SHOWN_CHARACTERS
 from tokenloom_server.errors import RETRY_AFTER_SECONDS
 from tokenloom_server.json_body import body_error
-from tokenloom_server.tools.call_grammar import blamed_tool
+from tokenloom_server.tools.call_grammar import remark_on_tool
 from tokenloom_server.tools.tool import ToolChoice
 
 INVALID = "invalid_request_error"
@@ -34,6 +35,7 @@ SERVER = "server_error"
 CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 """By status, of what is refused before anybody looks into it."""
 _TAG_PATH = re.compile(r"(?<=is not valid: )format\.[\w.\[\]]+: ")
+_WARNED_PATH = re.compile(r"^format\.[\w.\[\]]+: ")
 _NAME = re.compile(r"`([^`]+)`")
 _PREFIX = "Failed to deserialize the JSON body into the target type: "
 
@@ -74,12 +76,18 @@ class Words:
         """A message of the router's, with the route's names in it."""
         names = {"grammar": self.constraint, **self.names}
         message = _NAME.sub(lambda match: f"`{names.get(match[1], match[1])}`", message)
-        if (blamed := blamed_tool(message, self.tools)) is not None:
-            return blamed
+        if (remark := remark_on_tool(message, self.tools)) is not None:
+            return f"{remark.place} is not valid: {remark.text}"
         if message.startswith("grammar "):
             message = message if self.has_tag else _TAG_PATH.sub("", message)
             message = f"`{self.constraint}`" + message.removeprefix("grammar")
         return message
+
+    def warning(self, message: str) -> str:
+        """A warning of what a schema lost, with the route's names in it."""
+        if (remark := remark_on_tool(message, self.tools)) is not None:
+            return f"{remark.place}: {remark.text}"
+        return message if self.has_tag else _WARNED_PATH.sub("", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,9 @@ class Fault:
                 name = _NAME.search(message)
                 param = name[1] if name else None
                 return cls(400, message, INVALID, param, "invalid_value")
+            case ConstraintError():
+                param = words.tools.field or words.constraint
+                return cls(400, str(error), INVALID, param, "constraint_failed")
             case OverloadedError():
                 message = f"{error}: no request can be taken now, try again later"
                 return cls(429, message, "rate_limit_error", code="rate_limit_exceeded")

@@ -64,6 +64,8 @@ class ResponseBody(EchoBody):
     model: str
     output: list[dict[str, Any]]
     usage: ResponseUsageBody | None
+    warnings: NotRequired[list[str]]
+    """What the schemas lost that are not strict."""
 
 
 class ResponsesAnswer(Answer):
@@ -77,7 +79,9 @@ class ResponsesAnswer(Answer):
         router: Router,
         streams: Sequence[Stream],
     ) -> None:
-        super().__init__(envelope, streams, num_sequences=1, options=body.sampling())
+        super().__init__(
+            envelope, streams, num_sequences=1, options=body.sampling(), words=body.words
+        )
         self._echo = body.echo(router.sampling_defaults)
         self._plan = plan
         self._parser = plan.parser()
@@ -199,6 +203,7 @@ class ResponsesAnswer(Answer):
             "model": envelope.model,
             "output": list(self._done),
             "usage": None if status == "in_progress" else self._usage(),
+            **({} if status == "in_progress" else self._warnings),
         }
 
     def _usage(self) -> ResponseUsageBody:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tokenloom_server.api.grammar import STRICT, JsonObjectGrammar
+from tokenloom_server.api.grammar import STRICT, AsObject, JsonObjectGrammar
 from tokenloom_server.api.openai.structured_outputs import (
     JsonSchemaFormat,
     ResponseFormat,
@@ -24,11 +24,13 @@ class FunctionTool(BaseModel):
     type: Literal["function"]
     name: Name
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(
+    parameters: Annotated[dict[str, Any], AsObject] | None = Field(
         default=None, description="JSON Schema of its arguments, an object"
     )
     strict: bool | None = Field(
-        default=None, description="The arguments obey the schema in any case"
+        default=None,
+        description="Refuse a schema of which a keyword cannot be enforced; without it, that is "
+        "left out with `warnings`",
     )
 
     def to_body(self) -> ToolBody:
@@ -50,7 +52,7 @@ class NamedSchemaFormat(BaseModel):
 
     type: Literal["json_schema"]
     name: str
-    json_schema: dict[str, Any] = Field(alias="schema")
+    json_schema: Annotated[dict[str, Any], AsObject] = Field(alias="schema")
     description: str | None = None
     strict: bool | None = None
 

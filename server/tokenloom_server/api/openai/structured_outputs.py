@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_engine.constraints.spec import JSON_KINDS, ConstraintSpec
@@ -16,12 +17,12 @@ from tokenloom_server.api.grammar import (
     JsonGrammar,
     JsonObjectGrammar,
     RegexGrammar,
+    Schema,
     StructuralTagGrammar,
     TextGrammar,
 )
 from tokenloom_server.api.items import Items
 
-Schema = str | dict[str, Any]
 HAVE_WHITE_SPACE = JSON_KINDS | {"structural_tag"}
 NamedSpec = tuple[str, ConstraintSpec]
 
@@ -48,7 +49,8 @@ class SchemaFormat(BaseModel):
     json_schema: Schema | None = Field(default=None, alias="schema")
     strict: bool | None = Field(
         default=None,
-        description="The output obeys the schema in any case; true cannot be had with `lenient`",
+        description="Refuse a schema of which a keyword cannot be enforced; without it, that is "
+        "left out with `warnings`. True cannot be had with `lenient`",
     )
 
 
@@ -68,7 +70,8 @@ class JsonSchemaFormat(JsonForm):
             raise ValidationError("`response_format`: `strict` and `lenient` exclude each other")
         if given.json_schema is None:
             return ConstraintSpec("json_object", whitespace_pattern=self.whitespace_pattern)
-        return self.schema_spec(given.json_schema)
+        spec = self.schema_spec(given.json_schema)
+        return msgspec.structs.replace(spec, lenient=not given.strict)
 
 
 class StructuralTagFormat(JsonForm):

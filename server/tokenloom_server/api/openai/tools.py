@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tokenloom_router.errors import ValidationError
 from tokenloom_router.parameters import validate_text
+from tokenloom_server.api.grammar import AsObject
 from tokenloom_server.api.items import Items
 from tokenloom_server.tools.tool import Tool, ToolChoice
 
@@ -24,12 +25,14 @@ class FunctionBody(BaseModel):
 
     name: Name = Field(description="Letters, digits, `_`, `-` and `.`")
     description: str | None = Field(default=None, description="What it does, for the model")
-    parameters: dict[str, Any] | None = Field(
+    parameters: Annotated[dict[str, Any], AsObject] | None = Field(
         default=None,
         description="JSON Schema of its arguments, an object; without it there are none",
     )
     strict: bool | None = Field(
-        default=None, description="The arguments obey the schema in any case"
+        default=None,
+        description="Refuse a schema of which a keyword cannot be enforced; without it, that is "
+        "left out with `warnings`",
     )
 
 
@@ -107,6 +110,7 @@ def _tool(number: int, function: FunctionBody) -> Tool:
         name=function.name,
         description=function.description,
         parameters=parameters,
+        strict=bool(function.strict),
     )
 
 

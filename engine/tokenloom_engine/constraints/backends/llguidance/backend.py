@@ -176,7 +176,9 @@ class LlguidanceBackend:
             try:
                 warnings += [f"{nested.path}: {warning}" for warning in self.validate(nested.spec)]
             except InvalidConstraintError as error:
-                raise InvalidConstraintError(f"{nested.path}: {error}") from error
+                raise InvalidConstraintError(
+                    f"{nested.path}: {error.reason}", error.place
+                ) from error
         return warnings
 
     def _find_special_tokens(self, tokenizer_json: str) -> SpecialTokens:

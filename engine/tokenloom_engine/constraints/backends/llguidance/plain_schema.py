@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.closed_names import with_closed_names
 from tokenloom_engine.constraints.inert_keywords import without_inert_keywords
 from tokenloom_engine.constraints.schema_patterns import (
     check_patterns,
@@ -29,4 +30,4 @@ def plain_schema(schema: str, *, lenient: bool) -> PlainSchema:
     warnings: list[str] = []
     if lenient:
         schema, warnings = without_unreadable_patterns(schema)
-    return PlainSchema(schema, warnings)
+    return PlainSchema(with_closed_names(schema), warnings)

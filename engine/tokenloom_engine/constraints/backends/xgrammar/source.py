@@ -84,7 +84,7 @@ class SourceReader:
             try:
                 nested.append(self.read(inner))
             except InvalidConstraintError as error:
-                raise InvalidConstraintError(f"{path}: {error}") from error
+                raise InvalidConstraintError(f"{path}: {error.reason}", error.place) from error
             warnings.extend(f"{path}: {warning}" for warning in nested[-1].warnings)
             return {}
 

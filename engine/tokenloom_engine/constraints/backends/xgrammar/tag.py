@@ -83,7 +83,8 @@ class _Translation:
             case JsonSchema():
                 if format.any_order:
                     raise _refusal(f"{path}.any_order", "the order is the schema's")
-                return self._json(f"{path}.json_schema", bytes(format.json_schema).decode())
+                schema = bytes(format.json_schema).decode()
+                return self._json(f"{path}.json_schema", schema, lenient=format.lenient)
             case Regex(pattern=pattern):
                 return self._nest(f"{path}.pattern", ConstraintSpec("regex", pattern))
             case GrammarText():
@@ -151,12 +152,12 @@ class _Translation:
                 raise _special(path, name)
         return text
 
-    def _json(self, path: str, schema: str) -> Json:
+    def _json(self, path: str, schema: str, *, lenient: bool | None = None) -> Json:
         spec = ConstraintSpec(
             "json_schema",
             schema,
             whitespace_pattern=self._spec.whitespace_pattern,
-            lenient=self._spec.lenient,
+            lenient=self._spec.lenient if lenient is None else lenient,
         )
         return self._nest(path, spec)
 
