@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from tests.engine.conftest import MakeEngine
 from tokenloom_engine.constraints.backends import load_backend
+from tokenloom_engine.constraints.backends.xgrammar.tokenizer import XgrammarTokenizer
 from tokenloom_engine.constraints.base import (
     Constraint,
     ConstraintBackend,
@@ -274,6 +275,33 @@ def test_forced_tokens_are_the_tokenizers_own(
     assert constraint.is_accepting
 
 
+def test_a_long_forced_text_is_looked_for_once(
+    backend: ConstraintBackend, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each search takes time by the length of the text, and each step asks."""
+    searches: list[str] = []
+    tokens_of = XgrammarTokenizer.tokens_of
+
+    def count(self: XgrammarTokenizer, text: str, *, is_last: bool) -> list[int]:
+        searches.append(text)
+        return tokens_of(self, text, is_last=is_last)
+
+    monkeypatch.setattr(XgrammarTokenizer, "tokens_of", count)
+    text = "the quick brown fox " * 30
+    constraint = backend.create(ConstraintSpec("regex", text))
+    ids: list[int] = []
+    while not constraint.is_terminated:
+        forced = constraint.forced_tokens()
+        assert constraint.accept_tokens(forced[:1])
+        ids += forced[:1]
+    assert tokenizer.decode(ids) == text
+    assert len(ids) > 100 and len(searches) <= 3
+    constraint.rollback(2)
+    assert constraint.forced_tokens() == ids[-2:]
+    constraint.reset()
+    assert constraint.forced_tokens()[:9] == ids[:9]
+
+
 def test_forced_tokens_respect_a_budget(backend: ConstraintBackend, tokenizer: Tokenizer) -> None:
     grammar = 'start: a " over"\na[max_tokens=2]: "one two three four five" | "one"'
     constraint = backend.create(ConstraintSpec("grammar", grammar))
@@ -426,7 +454,7 @@ def test_schemas_are_read_whole(
         ({"pattern": "^[a-z]+$", "maxLength": 3}, "maxLength", "#/maxLength"),
         ({"pattern": "a$b"}, "pattern", "#/pattern"),
         ({"pattern": "(?=a)"}, "pattern", "#/pattern"),
-        ({"format": "topic"}, "topic", "#/format"),
+        ({"format": "iri"}, "iri", "#/format"),
         ({"type": "number", "multipleOf": 0.1}, "multipleOf", "#/multipleOf"),
         ({"type": "integer", "multipleOf": 2, "minimum": 1}, "multipleOf", "#/multipleOf"),
         ({"oneOf": [{"type": "integer"}, {"minimum": 3}]}, "oneOf", "#/oneOf"),

@@ -192,7 +192,7 @@ class ResponsesAnswer(Answer):
 
     def _response(self, status: str) -> ResponseBody:
         envelope = self._envelope
-        return {
+        response: ResponseBody = {
             **self._echo,
             "id": f"resp_{envelope.number}",
             "object": "response",
@@ -203,8 +203,10 @@ class ResponsesAnswer(Answer):
             "model": envelope.model,
             "output": list(self._done),
             "usage": None if status == "in_progress" else self._usage(),
-            **({} if status == "in_progress" else self._warnings),
         }
+        if status != "in_progress" and self._warnings:
+            response["warnings"] = self._warnings["warnings"]
+        return response
 
     def _usage(self) -> ResponseUsageBody:
         usage = self.usage.body()

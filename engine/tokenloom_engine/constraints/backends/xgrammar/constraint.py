@@ -35,6 +35,8 @@ class XgrammarConstraint:
         self._num_accepted = num_accepted
         self._is_terminated: bool | None = None
         """None before anyone asked for it in the present state."""
+        self._forced: list[int] = []
+        """What is known to follow: to find it out takes time by its length, each time."""
         self._likely = BYTES[0]
         """The byte that could follow when it was last asked."""
         self.error: str | None = None
@@ -69,6 +71,8 @@ class XgrammarConstraint:
     def accept_tokens(self, ids: Seq[int]) -> bool:
         """See Constraint."""
         self._is_terminated = None
+        is_forced = list(ids) == self._forced[: len(ids)]
+        self._forced = self._forced[len(ids) :] if is_forced else []
         for id in ids:
             if self.error is not None:
                 return False
@@ -94,6 +98,8 @@ class XgrammarConstraint:
 
     def forced_tokens(self) -> list[int]:
         """See Constraint."""
+        if self._forced:
+            return list(self._forced)
         if not self._can_force or self.error is not None or self.has_ended:
             return []
         text = self._matcher.find_jump_forward_string()
@@ -102,7 +108,9 @@ class XgrammarConstraint:
         is_last = self._is_at_end()
         self._matcher.rollback(1)
         ids = self._tokenizer.tokens_of(text, is_last=is_last)
-        return ids[: self.validate_tokens(ids)]  # a budget of tokens may end before the text
+        # A budget of tokens may end before the text.
+        self._forced = ids[: self.validate_tokens(ids)]
+        return list(self._forced)
 
     def rollback(self, count: int) -> None:
         """See Constraint."""
@@ -111,12 +119,14 @@ class XgrammarConstraint:
         if count:
             self._matcher.rollback(count)
             self._num_accepted -= count
+            self._forced = []
             self._is_terminated = None
 
     def reset(self) -> None:
         """See Constraint."""
         self._matcher.reset()
         self._num_accepted = 0
+        self._forced = []
         self._is_terminated = None
         self.error = None
 
