@@ -64,8 +64,12 @@ class ResponseBody(EchoBody):
     model: str
     output: list[dict[str, Any]]
     usage: ResponseUsageBody | None
-    warnings: NotRequired[list[str]]
-    """What the schemas lost that are not strict."""
+
+
+class WarnedResponseBody(ResponseBody):
+    """A response to a request with schemas that lost keywords."""
+
+    warnings: list[str]
 
 
 class ResponsesAnswer(Answer):
@@ -204,9 +208,10 @@ class ResponsesAnswer(Answer):
             "output": list(self._done),
             "usage": None if status == "in_progress" else self._usage(),
         }
-        if status != "in_progress" and self._warnings:
-            response["warnings"] = self._warnings["warnings"]
-        return response
+        if status == "in_progress" or not self._warnings:
+            return response
+        warned: WarnedResponseBody = {**response, "warnings": self._warnings["warnings"]}
+        return warned
 
     def _usage(self) -> ResponseUsageBody:
         usage = self.usage.body()
