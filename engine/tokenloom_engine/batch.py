@@ -69,6 +69,8 @@ class Batch:
     go."""
     logit_positions: torch.Tensor
     """int64 [N], indices into T."""
+    is_long: torch.Tensor | None
+    """bool [1, T]: the tokens of texts beyond the rotary embedding's limit; None is none."""
 
     @property
     def num_logits(self) -> int:
@@ -98,8 +100,9 @@ class Batch:
         slots = np.asarray(blocks)[places] * block_size + positions % block_size
         before = np.cumsum(num_logits) - num_logits
         logits = np.arange(sum(num_logits)) + np.repeat(first_logits - before, num_logits)
+        is_long = [row.sequence.is_long for row in rows]
 
-        def tensor(values: NDArray[np.int64]) -> torch.Tensor:
+        def tensor(values: NDArray[Any]) -> torch.Tensor:
             values = values.repeat(2) if twin and len(values) == 1 else values
             return to_device(values, device)
 
@@ -109,6 +112,7 @@ class Batch:
             tensor(positions).unsqueeze(0),
             to_device(slots, device),
             tensor(logits),
+            tensor(np.repeat(is_long, counts)).unsqueeze(0) if any(is_long) else None,
         )
 
 

@@ -85,13 +85,16 @@ class BlockManager:
                 if self._hashes[block] is None:
                     self._free.move_to_end(block, last=False)
 
-    def extend_hashes(self, hashes: list[BlockHash], ids: Seq[int], count: int) -> None:
+    def extend_hashes(
+        self, hashes: list[BlockHash], ids: Seq[int], count: int, root: BlockHash = b""
+    ) -> None:
         """Add, in place, what is missing to the hashes of the first `count` full blocks of `ids`.
 
-        `hashes` holds those of the first blocks already, or nothing.
+        `hashes` holds those of the first blocks already, or nothing. `root`: the first block's
+        parent; texts with different ones share no block.
         """
         for index in range(len(hashes), count):
-            parent = hashes[-1] if hashes else b""
+            parent = hashes[-1] if hashes else root
             start = index * self.block_size
             hashes.append(hash_block(parent, ids[start : start + self.block_size]))
 

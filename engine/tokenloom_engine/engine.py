@@ -66,6 +66,7 @@ class Engine:
             max_batch_size=config.max_batch_size,
             waiting_served_ratio=config.waiting_served_ratio,
             max_waiting_tokens=config.max_waiting_tokens,
+            rope_limit=model.rope_ranges.limit if model.rope_ranges is not None else None,
         )
         self._scheduler = Scheduler(blocks, limits)
         self._most_drafts = config.speculate

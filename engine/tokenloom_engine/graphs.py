@@ -77,7 +77,10 @@ class DecodeGraphs:
     def _forward(self, inputs: DecodeInputs) -> Forward:
         def forward() -> torch.Tensor:
             self._backend.step = inputs.step
-            return self._model.forward(inputs.ids, inputs.positions, inputs.logit_positions)
+            is_long = None if self._model.rope_ranges is None else inputs.is_long.bool()
+            return self._model.forward(
+                inputs.ids, inputs.positions, inputs.logit_positions, is_long
+            )
 
         return forward
 
@@ -90,10 +93,11 @@ class DecodeInputs:
         device = backend.device
         self._block_size = backend.block_size
         self._scratch_block = backend.scratch_block
-        self._numbers = torch.zeros(3, size, dtype=torch.int64, device=device)
+        self._numbers = torch.zeros(4, size, dtype=torch.int64, device=device)
         self._keys = torch.zeros(size * (1 + width), dtype=torch.int32, device=device)
         self.ids = self._numbers[0:1]
         self.positions = self._numbers[1:2]
+        self.is_long = self._numbers[3:4]
         self.logit_positions = torch.arange(size, device=device)
         starts = torch.arange(size + 1, dtype=torch.int32, device=device)
         most_keys = width * backend.block_size
@@ -112,7 +116,7 @@ class DecodeInputs:
     def fill(self, rows: list[Row]) -> None:
         """Set them to those of `rows`, and to padding after these."""
         size, width = self.step.tables.shape
-        numbers = np.zeros((3, size), dtype=np.int64)
+        numbers = np.zeros((4, size), dtype=np.int64)
         lengths = np.ones(size, dtype=np.int32)
         tables = np.zeros((size, width), dtype=np.int32)
         numbers[2] = self._scratch_block * self._block_size
@@ -124,6 +128,7 @@ class DecodeInputs:
                 row.sequence.ids[position],
                 position,
                 table[block] * self._block_size + offset,
+                row.sequence.is_long,
             )
             lengths[i] = row.end
             tables[i, : block + 1] = table[: block + 1]

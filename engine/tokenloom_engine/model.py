@@ -21,6 +21,7 @@ from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.kernels.linear import linear_products, pack_linears, prepack_linears
 from tokenloom_engine.kernels.norm import replace_norms
 from tokenloom_engine.pretrained import load_pretrained
+from tokenloom_engine.rope import RopeRanges, context_length
 from tokenloom_engine.throughput import LinearProduct
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class Model:
         self.config = network.config.get_text_config()
         self.device = network.device
         self.dtype = network.dtype
+        self.rope_ranges = RopeRanges.install(network, self.config)
+        """Of a rotary embedding whose factors depend on the length of a text."""
         self.attend: AttendFunction = _no_attention
         self._decoder: FusedDecoder | None = None
         self._attention_name = attention_name
@@ -176,13 +179,27 @@ class Model:
             assert isinstance(backend, CpuAttention)
             self._decoder.bind(backend)
 
+    @property
+    def context_length(self) -> int | None:
+        """Longest text that the model's configuration allows; None if it does not tell."""
+        return context_length(self.config)
+
     @torch.inference_mode()
     def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_positions: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        logit_positions: torch.Tensor,
+        is_long: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """input_ids and position_ids [1, T], logit_positions [N] -> logits [N, vocab_size]."""
+        """input_ids and position_ids [1, T], logit_positions [N] -> logits [N, vocab_size].
+
+        `is_long`: bool [1, T], the tokens of texts beyond the limit of `rope_ranges`; None is none.
+        """
+        if self.rope_ranges is not None:
+            self.rope_ranges.is_long = is_long
         if self._decoder is not None:
-            return self._decoder.forward(input_ids, position_ids, logit_positions)
+            return self._decoder.forward(input_ids, position_ids, logit_positions, is_long)
         output = self.network(
             input_ids=input_ids,
             position_ids=position_ids,
@@ -193,14 +210,30 @@ class Model:
         return logits[0]
 
     @torch.inference_mode()
-    def forward_eager(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """The model's own attention over one whole sequence [1, T] -> logits [T, vocab_size]."""
+    def forward_eager(self, input_ids: torch.Tensor, *, is_long: bool = False) -> torch.Tensor:
+        """The model's own attention over one whole sequence [1, T] -> logits [T, vocab_size].
+
+        `is_long`: as the beginning of a text beyond the limit of `rope_ranges`.
+        """
+        num_tokens = input_ids.shape[1]
+        position_ids = torch.arange(num_tokens, device=self.device).unsqueeze(0)
+        if is_long:
+            assert self.rope_ranges is not None
+            # A last token that no other one attends to makes it a call of that length.
+            last = position_ids.new_full((1, 1), self.rope_ranges.longest - 1)
+            position_ids = torch.cat([position_ids, last], dim=1)
+            input_ids = torch.cat([input_ids, input_ids[:, :1]], dim=1)
         self.network.set_attn_implementation("eager")
+        if self.rope_ranges is not None:
+            self.rope_ranges.follows_call = True
         try:
-            logits: torch.Tensor = self.network(input_ids=input_ids, use_cache=False).logits
+            output = self.network(input_ids=input_ids, position_ids=position_ids, use_cache=False)
         finally:
             self.network.set_attn_implementation(self._attention_name)
-        return logits[0]
+            if self.rope_ranges is not None:
+                self.rope_ranges.follows_call = False
+        logits: torch.Tensor = output.logits
+        return logits[0, :num_tokens]
 
     def _attention(
         self,

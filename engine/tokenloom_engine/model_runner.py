@@ -98,9 +98,7 @@ class ModelRunner:
         model = self.model
         self.block_size = config.block_size or default_block_size(served.attention)
         self._bytes_per_token = sum(layer.bytes_per_token(self._dtype) for layer in served.layers)
-        self._max_positions = (
-            getattr(model.config, "max_position_embeddings", None) or DEFAULT_MAX_POSITIONS
-        )
+        self._max_positions = model.context_length or DEFAULT_MAX_POSITIONS
         self.num_blocks = _num_blocks(
             config,
             self.block_size,
@@ -172,7 +170,9 @@ class ModelRunner:
         if self.graphs is not None and size is not None:
             return self.graphs.logits(batch.rows, size)
         self.backend.prepare(batch)
-        logits = self.model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
+        logits = self.model.forward(
+            batch.input_ids, batch.position_ids, batch.logit_positions, batch.is_long
+        )
         return logits[: batch.num_logits]
 
 

@@ -21,8 +21,8 @@ from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.vocabulary import Vocabulary
 
 PROBE_LENGTHS = (40, 9)
-CHUNKS = ((17, 0), (23, 9))
-"""How many tokens of each sequence the two steps compute."""
+FIRST_CHUNKS = (17, 0)
+"""How many tokens of each sequence the first step computes; the second one computes the rest."""
 PROBE_BLOCK_SIZE = 16
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """Largest relative error of a position's logits; a wrong attention is off by about 1."""
@@ -71,7 +71,10 @@ def probe_layers(model: Model) -> list[LayerSpec]:
 
 def reference_logits(model: Model) -> list[torch.Tensor]:
     """The probe's logits by the model's own modules and attention, one sequence at a time."""
-    return [model.forward_eager(_ids(model, length)).float() for length in PROBE_LENGTHS]
+    return [
+        model.forward_eager(_ids(model, length), is_long=is_long).float()
+        for length, is_long in _probe_texts(model)
+    ]
 
 
 def probe_logits(
@@ -86,39 +89,76 @@ def probe_logits(
 ) -> None:
     """Compare packed logits with `references`. Raises LoadError if they differ."""
     block_size = PAGE if attention == "varlen" else PROBE_BLOCK_SIZE
-    num_blocks = 2 * len(PROBE_LENGTHS) * (-(-max(PROBE_LENGTHS) // block_size))
+    texts = _probe_texts(model)
+    num_blocks = 2 * len(texts) * (-(-max(PROBE_LENGTHS) // block_size))
     backend = create_attention(
         attention, layers, num_blocks, block_size, model.dtype, model.device, kernels
     )
     model.bind(backend)
-    sequences = [_sequence(model, length, vocabulary) for length in PROBE_LENGTHS]
+    sequences = [_sequence(model, *text, vocabulary) for text in texts]
     blocks = iter(reversed(range(num_blocks)))
     for sequence in sequences:
         sequence.num_scored = 1  # logits wanted at every position
         sequence.block_table = [next(blocks) for _ in range(num_blocks // len(sequences))]
-    ours: list[list[torch.Tensor]] = [[] for _ in sequences]
-    for counts in CHUNKS:
+
+    def compute(counts: list[int]) -> list[torch.Tensor]:
         rows = []
         for sequence, count in zip(sequences, counts, strict=True):
-            if count:
-                rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
-                sequence.num_computed += count
+            rows.append(Row(sequence, sequence.num_computed, count, is_prefill=True))
+            sequence.num_computed += count
+        rows = [row for row in rows if row.count]
         batch = Batch.pack(rows, block_size, model.device, twin=not model.is_batch_invariant)
         backend.prepare(batch)
-        logits = model.forward(batch.input_ids, batch.position_ids, batch.logit_positions)
-        parts = torch.split(logits, [row.num_logits for row in rows])
-        for row, part in zip(rows, parts, strict=True):
-            ours[sequences.index(row.sequence)].append(part)
+        logits = model.forward(
+            batch.input_ids, batch.position_ids, batch.logit_positions, batch.is_long
+        )
+        parts = iter(torch.split(logits, [row.num_logits for row in rows]))
+        return [next(parts) if count else logits[:0] for count in counts]
+
     tolerance = QUANTIZED_TOLERANCE if is_quantized else TOLERANCE[model.dtype]
+    firsts = [
+        min(FIRST_CHUNKS[i % len(FIRST_CHUNKS)], length) for i, (length, _) in enumerate(texts)
+    ]
+    chunks = firsts, [length - first for (length, _), first in zip(texts, firsts, strict=True)]
+    ours = [torch.cat(parts) for parts in zip(*map(compute, chunks), strict=True)]
     for own, reference in zip(ours, references, strict=True):
-        errors = (torch.cat(own).float() - reference).norm(dim=-1) / reference.norm(dim=-1)
-        error = errors.quantile(QUANTILE)
-        if not error <= tolerance:
-            raise UnfaithfulError(
-                _reason(
-                    model, f"packed logits differ from the model's own (relative error {error:.2g})"
-                )
+        _compare(model, own, reference, tolerance)
+    if model.rope_ranges is None:
+        return
+    # Those that are long find their first chunks in the cache, the others outgrow the limit.
+    num_short = len(sequences) // 2
+    for sequence, first, (_, is_long) in zip(sequences, firsts, texts, strict=True):
+        sequence.num_computed = first if is_long else 0
+        sequence.is_long = True
+    again = compute([len(s.ids) - s.num_computed for s in sequences])
+    long_references = references[num_short:]
+    for i, own in enumerate(again):
+        reference = long_references[i % num_short]
+        _compare(model, own, reference[-len(own) :], tolerance)
+
+
+def _compare(model: Model, own: torch.Tensor, reference: torch.Tensor, tolerance: float) -> None:
+    """Raise UnfaithfulError if logits [positions, vocab_size] differ."""
+    errors = (own.float() - reference).norm(dim=-1) / reference.norm(dim=-1)
+    error = errors.quantile(QUANTILE)
+    if not error <= tolerance:
+        raise UnfaithfulError(
+            _reason(
+                model, f"packed logits differ from the model's own (relative error {error:.2g})"
             )
+        )
+
+
+def _probe_texts(model: Model) -> list[tuple[int, bool]]:
+    """Length of each sequence, and whether it is computed as a long text: the short ones first.
+
+    Where the rotary embedding has a limit, each is there in both ways.
+    """
+    ranges = model.rope_ranges
+    if ranges is None:
+        return [(length, False) for length in PROBE_LENGTHS]
+    lengths = [min(length, ranges.limit) for length in PROBE_LENGTHS]
+    return [(length, is_long) for is_long in (False, True) for length in lengths]
 
 
 def _check_sliding_windows(model: Model, layers: list[LayerSpec]) -> None:
@@ -133,7 +173,7 @@ def _check_sliding_windows(model: Model, layers: list[LayerSpec]) -> None:
             )
 
 
-def _sequence(model: Model, length: int, vocabulary: Vocabulary) -> Sequence:
+def _sequence(model: Model, length: int, is_long: bool, vocabulary: Vocabulary) -> Sequence:
     ids = _ids(model, length)[0].tolist()
     submit = Submit(
         id=0,
@@ -141,7 +181,9 @@ def _sequence(model: Model, length: int, vocabulary: Vocabulary) -> Sequence:
         sampling=SamplingParams(),
         stopping=StoppingParams(max_new_tokens=1),
     )
-    return Sequence(submit, vocabulary)
+    sequence = Sequence(submit, vocabulary)
+    sequence.is_long = is_long
+    return sequence
 
 
 def _ids(model: Model, length: int) -> torch.Tensor:

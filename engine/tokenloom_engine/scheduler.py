@@ -11,6 +11,9 @@ from tokenloom_engine.draft_budget import DraftBudget
 from tokenloom_engine.drafts import Guess
 from tokenloom_engine.sequence import Sequence
 
+LONG_TEXT: BlockHash = b"long text"
+"""What the blocks of a text beyond the rotary embedding's limit are named after: the same tokens
+have other keys there."""
 LOOK_AHEAD = 64
 """How many sequences that wait for others' blocks a step passes over, to start one behind them."""
 
@@ -29,6 +32,9 @@ class SchedulerLimits:
     """Merge waiting sequences only when they are so many for each running one..."""
     max_waiting_tokens: int = 20
     """...or the running ones have had so many steps."""
+    rope_limit: int | None = None
+    """Longest text that is computed with the first of the rotary embedding's two sets of factors;
+    None is any."""
 
 
 class Scheduler:
@@ -52,6 +58,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
+        if self._outgrows(sequence):
+            sequence.lengthen()
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -65,6 +73,8 @@ class Scheduler:
 
     def schedule(self) -> list[Row]:
         """The next step's rows, with blocks for all their tokens. Empty if nobody is there."""
+        if self.limits.rope_limit is not None:
+            self._recompute_outgrown()
         rows, budget = self._decode_rows(self.limits.max_batch_prefill_tokens)
         budget = self._add_prefill_rows(rows, budget)
         if self._may_merge():
@@ -80,10 +90,32 @@ class Scheduler:
         if not self.blocks.prefix_caching:
             return
         num_full = num_computed // self.blocks.block_size
-        self.blocks.extend_hashes(sequence.block_hashes, sequence.ids, num_full)
+        self._extend_hashes(sequence, num_full)
         for index in range(sequence.num_cached_blocks, num_full):
             self.blocks.cache(sequence.block_table[index], sequence.block_hashes[index])
         sequence.num_cached_blocks = max(sequence.num_cached_blocks, num_full)
+
+    def _outgrows(self, sequence: Sequence) -> bool:
+        """Whether it has come to the second set of the rotary embedding's factors."""
+        limit = self.limits.rope_limit
+        return limit is not None and not sequence.is_long and len(sequence.ids) > limit
+
+    def _recompute_outgrown(self) -> None:
+        """Let those that have outgrown the limit prefill all that they know, as long texts.
+
+        They keep their place in the batch, unless there are no blocks for that.
+        """
+        for sequence in [s for s in self.running if self._outgrows(s)]:
+            self.blocks.release(sequence.block_table)
+            sequence.lengthen()
+            if not self._start(sequence):
+                self.running.remove(sequence)
+                self.waiting.appendleft(sequence)
+
+    def _extend_hashes(self, sequence: Sequence, count: int) -> None:
+        """Name the first `count` full blocks of a sequence, where they have no name yet."""
+        root = LONG_TEXT if sequence.is_long else b""
+        self.blocks.extend_hashes(sequence.block_hashes, sequence.ids, count, root)
 
     def _decode_rows(self, budget: int) -> tuple[list[Row], int]:
         """Those of sequences whose prompts are in, and what they leave of the budget.
@@ -126,6 +158,8 @@ class Scheduler:
         """The row with these tokens, as far as they are possible and there are blocks for them."""
         sequence = row.sequence
         drafts = sequence.drafts(guessed)
+        if self.limits.rope_limit is not None and not sequence.is_long:
+            drafts = drafts[: max(0, self.limits.rope_limit - row.end)]
         needed = self.blocks.num_blocks_for(row.end + len(drafts))
         missing = needed - len(sequence.block_table)
         if missing > 0:
@@ -213,7 +247,7 @@ class Scheduler:
             return []
         most = min(sequence.num_scored, len(sequence.ids)) - 1
         count = most // self.blocks.block_size
-        self.blocks.extend_hashes(sequence.block_hashes, sequence.ids, count)
+        self._extend_hashes(sequence, count)
         return sequence.block_hashes[:count]
 
     def _start(self, sequence: Sequence) -> bool:

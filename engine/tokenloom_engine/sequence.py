@@ -49,6 +49,8 @@ class Sequence:
         """ids[num_scored:] wait for their log-probabilities, from the logits before each."""
         self.prefill_end = self.prompt_len
         """Below this the sequence is prefilling and yields to those that decode."""
+        self.is_long = False
+        """Whether the text is computed as one beyond the limit of the model's `RopeRanges`."""
         self.block_table: list[int] = []
         self.block_hashes: list[BlockHash] = []
         """Of the first full blocks of `ids`, as many as were asked for."""
@@ -132,6 +134,12 @@ class Sequence:
         self.num_computed = 0
         self.block_table = []
         self.num_cached_blocks = 0
+
+    def lengthen(self) -> None:
+        """Forget what was computed, and be a long text from now on."""
+        self.preempt()
+        self.is_long = True
+        self.block_hashes = []
 
     def score(self, choice: Choice) -> None:
         """Take the log-probability of ids[num_scored], a prompt token or a forced one."""

@@ -64,6 +64,8 @@ class ServedModel:
         self.num_parameters = sum(p.numel() for p in self.model.network.parameters())
         how = self.model.optimize(self.layers, attention, kernels, config.quantize)
         logger.info("%s; attention by %s", how, attention)
+        if self.model.rope_ranges is not None:
+            logger.info("%s", self.model.rope_ranges)
         self.attention = self._settled(attention, config)
         """The name of the back end."""
         if device.type == "cpu" and num_shards == 1:

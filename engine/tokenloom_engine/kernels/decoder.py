@@ -19,13 +19,15 @@ from tokenloom_engine.kernels.linear import pack_linear
 from tokenloom_engine.kernels.norm import is_plain_norm
 from tokenloom_engine.kernels.packing import PackedWeight, is_suited
 from tokenloom_engine.kernels.structs import Attention, Decoder, DecoderLayer, Forward
+from tokenloom_engine.rope import RangedRotary
 from tokenloom_engine.throughput import LinearProduct
 
 FAMILY = frozenset(
     {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 )
-FIXED_ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings whose angles depend on the position alone."""
+FIXED_ROTARY = frozenset({"default", "linear", "llama3", "longrope", "yarn"})
+"""Rotary embeddings whose angles depend on the position alone. Of `longrope`, what depends on the
+length of the text is a `RangedRotary`."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,9 @@ class FusedDecoder:
         self._backend: CpuAttention | None = None
         self._decoder = Decoder()
         self._cosines = self._sines = torch.empty(0, 0)
-        """[positions, dim / 2]"""
+        """[positions, dim / 2]; behind those of short texts, those of long ones."""
+        self._num_angles = 0
+        """Positions of the longest text that these are there for."""
         self._spaces: list[torch.Tensor] = []
         self._quantized = torch.empty(0, dtype=torch.int16)
         self._row_scales = torch.empty(0)
@@ -113,16 +117,26 @@ class FusedDecoder:
         )
 
     def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_positions: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        logit_positions: torch.Tensor,
+        is_long: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """input_ids and position_ids [1, T], logit_positions [N] -> float32 [N, vocab_size]."""
+        """input_ids and position_ids [1, T], logit_positions [N] -> float32 [N, vocab_size].
+
+        `is_long`: bool [1, T], the tokens of texts beyond the limit of `RopeRanges`.
+        """
         assert self._backend is not None
         backend = self._backend
         hidden = torch.nn.functional.embedding(input_ids[0], self._embedding)
         tokens, num_wanted = len(hidden), len(logit_positions)
         longest = int(backend.lengths.max())
-        if longest > len(self._cosines):
+        if longest > self._num_angles:
             self._extend_angles(longest)
+        if is_long is not None:
+            assert isinstance(self._rotary, RangedRotary)
+            position_ids = position_ids + is_long * self._rotary.limit
         if tokens > len(self._row_scales):
             self._make_room(tokens)
         self._kernels.forward(
@@ -151,8 +165,15 @@ class FusedDecoder:
 
     def _extend_angles(self, num_positions: int) -> None:
         """Know the rotary embedding of so many positions, and some more."""
-        positions = torch.arange(2 * num_positions).unsqueeze(0)
-        angles = self._rotary(self._embedding, positions)
+        self._num_angles = 2 * num_positions
+        positions = torch.arange(self._num_angles).unsqueeze(0)
+        if isinstance(self._rotary, RangedRotary):
+            all_short = torch.arange(self._rotary.limit).unsqueeze(0)
+            short = self._rotary.short(self._embedding, all_short)
+            long = self._rotary.long(self._embedding, positions)
+            angles = [torch.cat(both, dim=1) for both in zip(short, long, strict=True)]
+        else:
+            angles = self._rotary(self._embedding, positions)
         self._cosines, self._sines = (
             x[0, :, : x.shape[-1] // 2].float().contiguous() for x in angles
         )
@@ -172,7 +193,9 @@ def can_fuse(network: Any) -> bool:  # noqa: ANN401 - transformers' own module
     """Whether `FusedDecoder` computes what this network, a causal language model, does."""
     if type(network).__name__ not in FAMILY or not is_suited(network.lm_head.weight):
         return False
-    if getattr(network.model.rotary_emb, "rope_type", None) not in FIXED_ROTARY:
+    rotary = network.model.rotary_emb
+    is_fixed = getattr(rotary, "rope_type", None) in FIXED_ROTARY
+    if not is_fixed and not isinstance(rotary, RangedRotary):
         return False
     if network.lm_head.bias is not None or not is_plain_norm(network.model.norm):
         return False
