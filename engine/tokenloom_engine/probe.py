@@ -66,6 +66,7 @@ def probe_layers(model: Model) -> list[LayerSpec]:
             model, f"only {len(layers)} calls of the attention function for {expected} layers"
         )
     _check_sliding_windows(model, layers)
+    _check_long_texts(model)
     return layers
 
 
@@ -171,6 +172,20 @@ def _check_sliding_windows(model: Model, layers: list[LayerSpec]) -> None:
             raise _refusal(
                 model, f"layer {spec.index} has a sliding window that it does not hand over"
             )
+
+
+def _check_long_texts(model: Model) -> None:
+    """Refuse what attention would do only in texts longer than the probe's, by the whole call."""
+    config, longest = model.config, model.context_length or 0
+    kinds = getattr(config, "layer_types", None) or []
+    chunk = getattr(config, "attention_chunk_size", None)
+    if "chunked_attention" in kinds and chunk and chunk < longest:
+        raise _refusal(model, f"its attention is in chunks of {chunk} tokens, by a mask of its own")
+    scale = getattr(config, "floor_scale", None)
+    if getattr(config, "attn_temperature_tuning", False) and scale and scale <= longest:
+        raise _refusal(
+            model, f"its attention's temperature changes every {scale} tokens of a whole call"
+        )
 
 
 def _sequence(model: Model, length: int, is_long: bool, vocabulary: Vocabulary) -> Sequence:
