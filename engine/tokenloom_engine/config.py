@@ -24,6 +24,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Processes among which the model is spread, a GPU each; None is as many as there are GPUs."""
     quantize: str | None = None
     """How weights are kept: int8, or None for as they are in `dtype`."""
+    rope_scaling: str | None = None
+    """linear or dynamic: scales the rotary embedding of a model that has a plain one, by..."""
+    rope_factor: float | None = None
+    """...this, and so lengthens its context; None is as its config.json says. `linear` if alone."""
     trust_remote_code: bool = False
     attention: str = "auto"
     """auto or the name of a module in `attention/`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, PreTrainedModel
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from tokenloom_engine.attention.base import AttentionBackend, AttentionOptions, LayerSpec
@@ -21,7 +21,7 @@ from tokenloom_engine.kernels.library import Kernels
 from tokenloom_engine.kernels.linear import linear_products, pack_linears, prepack_linears
 from tokenloom_engine.kernels.norm import replace_norms
 from tokenloom_engine.pretrained import load_pretrained
-from tokenloom_engine.rope import RopeRanges, context_length
+from tokenloom_engine.rope import RopeRanges, context_length, scale_rope
 from tokenloom_engine.throughput import LinearProduct
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,8 @@ class Model:
         *,
         trust_remote_code: bool,
         num_shards: int = 1,
+        rope_scaling: str | None = None,
+        rope_factor: float | None = None,
     ) -> Model:
         """Load the weights from a local folder. Raises LoadError.
 
@@ -119,14 +121,21 @@ class Model:
             plan = DistributedConfig(tp_plan="auto", tp_size=num_shards)
             parallel["distributed_config"] = plan
         try:
+            config = AutoConfig.from_pretrained(
+                path, trust_remote_code=trust_remote_code, local_files_only=True
+            )
+            scale_rope(config.get_text_config(), rope_scaling, rope_factor)
             network = load_pretrained(
                 path,
+                config=config,
                 dtype=dtype,
                 attn_implementation="eager",
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
                 **parallel,
             )
+        except LoadError:
+            raise
         except Exception as error:  # whatever a broken or foreign model makes transformers raise
             raise LoadError(f"cannot load the model {path}: {one_line(error)}") from error
         network.requires_grad_(False).train(False)

@@ -64,6 +64,33 @@ def context_length(config: PreTrainedConfig) -> int | None:
     return max(lengths)
 
 
+def scale_rope(config: PreTrainedConfig, kind: str | None, factor: float | None) -> None:
+    """Scale a plain rotary embedding, in place of the configuration's own parameters.
+
+    `kind`: linear or dynamic, linear if None. Raises LoadError where that cannot be.
+    """
+    if kind is None and factor is None:
+        return
+    if factor is None:
+        raise LoadError(f"`rope_scaling` is {kind!r} without `rope_factor`: give both")
+    if not factor >= 1:
+        raise LoadError(f"`rope_factor` is {factor:g}, and must be at least 1")
+    found = list(rope_parameters(config))
+    if not found:
+        raise LoadError(
+            f"`rope_scaling` is for models with a rotary embedding, and {config.model_type!r} has "
+            "none: leave it out"
+        )
+    for layer_type, parameters in found:
+        if layer_type is not None or rope_type(parameters) != "default":
+            raise LoadError(
+                f"`rope_scaling` is for a plain rotary embedding, and the model's config.json has "
+                f"{rope_type(parameters)!r}{f' for {layer_type}' if layer_type else ''}: "
+                "set its parameters there"
+            )
+        parameters |= {"rope_type": kind or "linear", "factor": float(factor)}
+
+
 class RopeRanges:
     """Two sets of factors: of texts of up to `limit` tokens, and of longer ones.
 
@@ -125,7 +152,7 @@ class RangedRotary(torch.nn.Module):
     def __init__(self, rotary: torch.nn.Module, ranges: RopeRanges) -> None:
         super().__init__()
         self._ranges = ranges
-        self.limit = ranges.limit
+        self.limit, self.longest = ranges.limit, ranges.longest
         # Their state is what they have computed last, so each range has a copy of its own.
         self._own, self._short, self._long = (copy.deepcopy(rotary) for _ in range(3))
 

@@ -45,6 +45,8 @@ class ServedModel:
             device,
             trust_remote_code=config.trust_remote_code,
             num_shards=num_shards,
+            rope_scaling=config.rope_scaling,
+            rope_factor=config.rope_factor,
         )
         self.tokenizer_json, self.eos_token_ids = read_tokenizer(
             self.model, path, trust_remote_code=config.trust_remote_code

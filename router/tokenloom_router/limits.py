@@ -50,8 +50,9 @@ def _max_total_tokens(config: RouterConfig, model: ModelInfo) -> int:
         )
     if given > model.max_position_embeddings:
         raise EngineStartError(
-            "`max_total_tokens` must be <= the model's `max_position_embeddings`. "
-            f"Given: {given} and {model.max_position_embeddings}"
+            "`max_total_tokens` must be <= the model's context, which its config.json says. "
+            f"Given: {given} and {model.max_position_embeddings}. `rope_scaling` there, or "
+            "`rope_factor` here, lengthens it"
         )
     return given
 

@@ -18,6 +18,8 @@ def engine_config(settings: Settings) -> EngineConfig:
         device=settings.device,
         num_shard=settings.num_shard or (None if settings.sharded else 1),
         quantize=settings.quantize,
+        rope_scaling=settings.rope_scaling,
+        rope_factor=settings.rope_factor,
         trust_remote_code=settings.trust_remote_code,
         attention=settings.attention,
         cuda_graphs=settings.cuda_graphs or None,

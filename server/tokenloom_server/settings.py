@@ -60,6 +60,15 @@ class Settings(BaseSettings):
         "auto", MODEL, "auto is bfloat16 where the device has it in hardware, else float32"
     )
     quantize: Quantization = flag(None, MODEL, "how to keep the weights: int8; without it in dtype")
+    rope_scaling: Literal["linear", "dynamic"] | None = flag(
+        None,
+        MODEL,
+        "lengthen the context of a model with a plain rotary embedding by rope-factor; without it "
+        "as its config.json says",
+    )
+    rope_factor: FiniteFloat | None = flag(
+        None, MODEL, "by how much rope-scaling, linear if that is not given, does so", ge=1
+    )
     trust_remote_code: Switch = flag(False, MODEL, "run the code that comes with a Hub model")
     tool_call_parser: CallFormatName = flag(
         "auto",
@@ -289,8 +298,6 @@ class Settings(BaseSettings):
 
     max_input_length: int | None = flag(None, TGI, "older name of --max-input-tokens")
     lora_adapters: Texts = flag((), TGI, "refused")
-    rope_scaling: Literal["linear", "dynamic"] | None = flag(None, TGI, "refused")
-    rope_factor: FiniteFloat | None = flag(None, TGI, "refused")
     ngrok: Switch = flag(False, TGI, "refused")
     ngrok_authtoken: str | None = flag(None, TGI, "no effect")
     ngrok_edge: str | None = flag(None, TGI, "no effect")

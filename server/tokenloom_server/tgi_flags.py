@@ -37,9 +37,6 @@ def refusal(given: Mapping[str, object]) -> str | None:
         return "`ngrok` is not built: run a tunnel of your own to the server's port"
     if given.get("lora_adapters"):
         return "`lora_adapters` is not built: merge the adapter into the model's weights"
-    if given.get("rope_scaling") is not None or given.get("rope_factor") is not None:
-        return (
-            "`rope_scaling` and `rope_factor` are not built: set the rotary embedding's parameters "
-            "in the model's config.json"
-        )
+    if given.get("rope_scaling") is not None and given.get("rope_factor") is None:
+        return "`rope_scaling` needs `rope_factor`, by how much the context grows"
     return None

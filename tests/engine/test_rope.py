@@ -18,7 +18,7 @@ from tokenloom_engine.batch import Row
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.errors import LoadError
-from tokenloom_engine.rope import RangedRotary
+from tokenloom_engine.rope import RangedRotary, context_length, scale_rope
 from tokenloom_engine.scheduler import Scheduler
 
 SIZES = {
@@ -165,6 +165,118 @@ def test_refuses_a_rotary_embedding_that_it_cannot_tell(
     monkeypatch.setattr(modeling_phi3.Phi3RotaryEmbedding, "__init__", build)
     with pytest.raises(LoadError, match="rope_type 'longrope' depends on the length of a text"):
         make_engine(tmp_path)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": LIMIT}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "length", "parameters", "expected"),
+    [
+        ("llama", 64, {"rope_type": "default"}, 64),
+        ("llama", 64, {"type": "linear", "factor": 4.0}, 256),
+        ("llama", 64, {"rope_type": "dynamic", "factor": 4.0}, 256),
+        ("llama", 64, {"rope_type": "yarn", "factor": 4.0}, 256),
+        ("qwen2", 64, YARN, 256),
+        ("qwen3", 80, YARN, 256),
+        ("gpt_oss", 256, YARN, 256),
+        (
+            "llama",
+            256,
+            {"type": "linear", "factor": 4, "original_max_position_embeddings": 64},
+            256,
+        ),
+        (
+            "llama",
+            64,
+            {"type": "dynamic", "factor": 4, "original_max_position_embeddings": 64},
+            256,
+        ),
+        ("phi3", 256, LONGROPE, 256),
+        (
+            "llama",
+            1024,
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 256,
+            },
+            1024,
+        ),
+        (
+            "gemma3_text",
+            1024,
+            {
+                "sliding_attention": {"rope_type": "default"},
+                "full_attention": {"rope_type": "linear", "factor": 8.0},
+            },
+            1024,
+        ),
+        ("gpt2", 64, None, 64),
+    ],
+)
+def test_scaling_lengthens_the_context(
+    architecture: str, length: int, parameters: dict[str, Any] | None, expected: int
+) -> None:
+    settings = {} if parameters is None else {"rope_scaling": parameters}
+    config = AutoConfig.for_model(
+        architecture, **SIZES, max_position_embeddings=length, n_positions=length, **settings
+    )
+    assert context_length(config) == expected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "settings"),
+    [
+        (YARN, {}),
+        ({"rope_type": "linear", "factor": 4.0}, {}),
+        (None, {"rope_factor": 4.0}),
+        (None, {"rope_scaling": "dynamic", "rope_factor": 4.0}),
+    ],
+)
+def test_serves_the_context_that_scaling_gives(
+    parameters: dict[str, Any] | None,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    model_path: Path,
+) -> None:
+    """Of the file, or of the settings that take the place of the file's."""
+    sizes: dict[str, Any] = {"max_position_embeddings": LIMIT, "head_dim": 32}
+    scaled = parameters or {"rope_type": "linear", "factor": 4.0} | (
+        {"rope_type": settings["rope_scaling"]} if "rope_scaling" in settings else {}
+    )
+    reference = save("llama", sizes | {"rope_parameters": scaled}, tmp_path / "own", model_path)
+    save("llama", sizes | {"rope_parameters": parameters}, tmp_path / "served", model_path)
+    engine = make_engine(tmp_path / "served", max_total_tokens=LONGEST, **settings)
+    assert engine.model.max_position_embeddings == LONGEST
+    prompts = {i: prompt(i, length) for i, length in enumerate((40, 200))}
+    submits = [submission(i, ids, NEW_TOKENS, ignore_eos=True) for i, ids in prompts.items()]
+    results = run(engine, submits)
+    engine.close()
+    for i, ids in prompts.items():
+        assert results[i].ids == generate(reference, ids)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "parameters", "settings", "reason"),
+    [
+        ("llama", YARN, {"rope_factor": 2.0}, "config.json has 'yarn'"),
+        ("llama", None, {"rope_scaling": "dynamic"}, "without `rope_factor`"),
+        ("gpt2", None, {"rope_factor": 2.0}, "'gpt2' has none"),
+    ],
+)
+def test_refuses_to_scale_what_it_cannot(
+    architecture: str,
+    parameters: dict[str, Any] | None,
+    settings: dict[str, Any],
+    reason: str,
+) -> None:
+    rope = {} if parameters is None else {"rope_parameters": parameters}
+    config = AutoConfig.for_model(architecture, max_position_embeddings=LIMIT, **rope)
+    with pytest.raises(LoadError, match=reason):
+        scale_rope(config, settings.get("rope_scaling"), settings.get("rope_factor"))
 
 
 def preempt_often(scheduler: Scheduler) -> None:

@@ -31,8 +31,8 @@ def test_given_limits_stand(model: ModelInfo) -> None:
         ),
         (
             RouterConfig(max_total_tokens=3000),
-            "`max_total_tokens` must be <= the model's `max_position_embeddings`. "
-            "Given: 3000 and 2048",
+            "`max_total_tokens` must be <= the model's context, which its config.json says. "
+            "Given: 3000 and 2048. `rope_scaling` there, or `rope_factor` here, lengthens it",
         ),
         (
             RouterConfig(max_total_tokens=50, max_input_tokens=50),

@@ -166,6 +166,8 @@ class FusedDecoder:
     def _extend_angles(self, num_positions: int) -> None:
         """Know the rotary embedding of so many positions, and some more."""
         self._num_angles = 2 * num_positions
+        if isinstance(self._rotary, RangedRotary):  # positions beyond its longest text change it
+            self._num_angles = max(num_positions, min(self._num_angles, self._rotary.longest))
         positions = torch.arange(self._num_angles).unsqueeze(0)
         if isinstance(self._rotary, RangedRotary):
             all_short = torch.arange(self._rotary.limit).unsqueeze(0)
