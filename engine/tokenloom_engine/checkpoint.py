@@ -16,6 +16,8 @@ from tokenloom_engine.errors import LoadError, one_line
 
 logger = logging.getLogger(__name__)
 
+GGUF_READING = 2
+"""Changes where the same GGUF file is read otherwise than before, and is to be converted anew."""
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
 
 
@@ -99,7 +101,7 @@ def _convert_gguf(file: Path, dtype: torch.dtype) -> Path:
             raise LoadError(f"{file} is not a GGUF file")
         stream.seek(0)
         digest = hashlib.file_digest(stream, "blake2b").hexdigest()[:16]
-    name = f"{file.stem}-{digest}-{str(dtype).removeprefix('torch.')}"
+    name = f"{file.stem}-{digest}-{str(dtype).removeprefix('torch.')}-{GGUF_READING}"
     folder = cache_folder() / "models" / name
     if not folder.is_dir():
         logger.info("Reading %s (only now; it is then kept in %s)", file.name, folder)
@@ -107,12 +109,18 @@ def _convert_gguf(file: Path, dtype: torch.dtype) -> Path:
 
 
 def _read_gguf(file: Path, dtype: torch.dtype, target: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
+    from tokenloom_engine.gguf_metadata import read_gguf_config
     from tokenloom_engine.pretrained import load_pretrained
 
     try:
-        model = load_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        model = load_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            config=read_gguf_config(file),
+            dtype=torch.float32,
+        )
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     except Exception as error:  # the readers raise whatever a broken file makes them
         raise LoadError(f"cannot read {file}: {one_line(error)}") from error

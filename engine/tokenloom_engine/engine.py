@@ -76,7 +76,13 @@ class Engine:
         clock = ForwardClock(model.device)
         self._masks = StepMasks(self._constraints, clock)
         watermark = Watermark(config.watermark_gamma, config.watermark_delta)
-        sampler = Sampler(self.vocabulary.size, watermark, self._runner.kernels, model.device)
+        sampler = Sampler(
+            self.vocabulary.size,
+            watermark,
+            self._runner.kernels,
+            model.device,
+            self.vocabulary.holes,
+        )
         self._forwards = Forwards(self._runner, clock, self._masks, sampler)
         self._flight: Flight | None = None
         early = config.launch_early

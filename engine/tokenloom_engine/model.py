@@ -134,8 +134,6 @@ class Model:
                 local_files_only=True,
                 **parallel,
             )
-        except LoadError:
-            raise
         except Exception as error:  # whatever a broken or foreign model makes transformers raise
             raise LoadError(f"cannot load the model {path}: {one_line(error)}") from error
         network.requires_grad_(False).train(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,8 +41,11 @@ class Sampler:
         watermark: Watermark,
         kernels: Kernels | None = None,
         device: torch.device = CPU,
+        holes: Sequence[int] = (),
     ) -> None:
-        """`num_tokens`: ids from here on are padding of the logits and are never drawn.
+        """`num_tokens`: ids from here on are padding of the logits, and `holes` are as well.
+
+        They are no tokens: none is drawn, is among the most probable or has a probability.
 
         `kernels`: draw by those of the CPU whatever they can draw. `device`: where logits are.
         """
@@ -49,6 +53,7 @@ class Sampler:
         self._watermark = watermark
         self._kernels = kernels
         self._bitmasks = BitmaskFill(device)
+        self._holes = to_device(np.asarray(holes, dtype=np.int64), device) if holes else None
 
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: list[Row], draws: Draws) -> list[RowChoices]:
@@ -66,12 +71,21 @@ class Sampler:
             answers.append(RowChoices([place.choice for place in known]))
         if not places:
             return answers
-        raw = logits.float()
+        raw = self._without_padding(logits)
         self._draw_all(raw, places)
         for row, drawn, answer in zip(rows, drawing, answers, strict=True):
             take_drawn(row, drawn, answer)
         read_logprobs(raw, places, self._kernels)
         return answers
+
+    def _without_padding(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits [N, V] as float32, -inf for what is no token. May change them in place."""
+        raw = logits.float()
+        if raw.shape[1] > self._num_tokens:
+            raw[:, self._num_tokens :] = -torch.inf
+        if self._holes is not None:
+            raw.index_fill_(1, self._holes, -torch.inf)
+        return raw
 
     def _draw_all(self, raw: torch.Tensor, places: list[Place]) -> None:
         """Draw for all places that have a prospect, each from its row of the logits."""
@@ -127,7 +141,6 @@ class Sampler:
         """The logits raw[lasts] of these places, changed by all but the constraints."""
         scores = raw[to_device(np.asarray(lasts), raw.device)]
         prospects = _prospects(places)
-        scores[:, self._num_tokens :] = -torch.inf
         apply_penalties(scores, prospects)
         apply_logit_bias(scores, prospects)
         self._apply_processors(scores, places)
@@ -149,7 +162,7 @@ class Sampler:
                 place.error = str(error)
                 continue
             scores[row] = changed
-            scores[row, self._num_tokens :] = -torch.inf
+            self._without_padding(scores[row : row + 1])
 
     def _apply_bitmasks(
         self, scores: torch.Tensor, raw: torch.Tensor, lasts: list[int], prospects: list[Prospect]

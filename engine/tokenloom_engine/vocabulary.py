@@ -14,8 +14,11 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self.eos_token_ids = eos_token_ids
-        self.size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        used = set(tokenizer.get_vocab(with_added_tokens=True).values())
+        self.size = max(used) + 1
         """One past the largest id that has a text. Logits may be wider: padding."""
+        self.holes = tuple(id for id in range(self.size) if id not in used)
+        """Ids below `size` that are no token's."""
         added = tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special}
         self.text = lru_cache(maxsize=65536)(self._text)

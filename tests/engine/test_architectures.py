@@ -61,6 +61,17 @@ FUSED: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 32,
         }
     },
+    "llama-divided": WIDE  # as a GGUF file's rope_freqs.weight has it
+    | {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0 + i for i in range(16)],
+            "long_factor": [1.0 + i for i in range(16)],
+            "original_max_position_embeddings": 64,
+            "attention_factor": 1.0,
+        }
+    },
     "mistral": WIDE | WINDOW,
     "qwen2": WIDE,
     "qwen3": WIDE,
