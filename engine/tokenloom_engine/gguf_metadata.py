@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gguf import GGUFReader
@@ -122,7 +122,7 @@ def _check_general(values: dict[str, Any]) -> None:
 def _set_attributes(config: PreTrainedConfig, keys: dict[str, Any]) -> None:
     """Give the configuration each key's value. Raises LoadError for a key without a place."""
     kind = config.model_type
-    mapping = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
+    mapping = cast("dict[str, str | None]", GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {}))
     own = OTHER_ATTRIBUTES.get(kind, {})
     said: dict[str, str] = {}
     for key, value in keys.items():
@@ -175,8 +175,8 @@ def _check_tensors(config: PreTrainedConfig, architecture: str, names: list[str]
     """Raise LoadError if a tensor has no place in the model."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config.to_dict())
-    places = get_gguf_hf_weights_map(model, processor)  # type: ignore[no-untyped-call]
+    create_processor: Any = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
+    places = get_gguf_hf_weights_map(model, create_processor(config=config.to_dict()))
     unused = [
         name
         for name in names

@@ -63,7 +63,11 @@ def write(
     }.items():
         if value is None or name.endswith(".vocab_size"):
             continue
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+        add: dict[type, Any] = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+        }
         add |= {str: writer.add_string, list: writer.add_array}
         add[type(value)](name, value)
     for name, values in (tensors or {}).items():
