@@ -109,7 +109,7 @@ def _convert_gguf(file: Path, dtype: torch.dtype) -> Path:
 
 
 def _read_gguf(file: Path, dtype: torch.dtype, target: Path) -> None:
-    from transformers import AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from tokenloom_engine.gguf_metadata import read_gguf_config
     from tokenloom_engine.pretrained import load_pretrained
