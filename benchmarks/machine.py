@@ -42,7 +42,8 @@ def computing_gflops(dtype: str, *, is_quantized: bool) -> float:
 def _matmul_gflops(dtype: torch.dtype) -> float:
     left = torch.ones(ROWS, WIDTH, dtype=dtype)
     right = torch.ones(WIDTH, WIDTH, dtype=dtype)
-    multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
+    is_bytes = dtype == torch.int8
+    multiply = torch._int_mm if is_bytes else torch.matmul  # pyright: ignore[reportPrivateImportUsage]
     seconds = _median_seconds(lambda: multiply(left, right))
     return 2 * ROWS * WIDTH * WIDTH / seconds / 1e9
 

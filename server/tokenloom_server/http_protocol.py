@@ -119,6 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._phase is Phase.NONE:
             self._phase = Phase.HEADER
         self._num_framing_bytes += len(data)
+        assert self.parser is not None, "the connection is open"
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -171,6 +172,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
         self._phase = Phase.BODY
         self._stop_receive_timer()
+        assert self.parser is not None, "it calls this method"
         if self.parser.get_http_version() < "1.1":
             # uvicorn knows only chunks and stated lengths. The cycle's task has not begun yet.
             self.cycle.send = OlderSend(self.cycle)  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenloom_engine.checkpoint import cache_folder, keep
+from tokenloom_engine.cache import cache_folder, keep
 from tokenloom_engine.kernels.build import FLAGS, LIBRARY, SOURCES, compile_library, library_name
 from tokenloom_engine.kernels.levels import ARM_LEVELS, X86_LEVELS, Level, best_level
 
