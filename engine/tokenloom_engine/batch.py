@@ -81,20 +81,28 @@ class Batch:
     def pack(
         cls, rows: list[Row], block_size: int, device: torch.device, *, twin: bool = True
     ) -> Batch:
-        """Lay the rows end to end. Every row's blocks must be allocated."""
+        """Lay the rows end to end.
+
+        Raises IndexError if a row's blocks or tokens are fewer than its positions: it would write
+        to those of the row behind it.
+        """
         ids: list[int] = []
         blocks: list[int] = []
         starts, counts, first_blocks, first_logits, num_logits = [], [], [], [], []
         for row in rows:
             start, end, first_logit = row.start, row.end, row.first_logit
-            first_blocks.append(len(blocks) - start // block_size)
+            first_block, last_block = start // block_size, (end - 1) // block_size
+            table, known = row.sequence.block_table, row.sequence.ids
+            if last_block >= len(table) or row.known_end > len(known):
+                raise IndexError(f"position {end - 1} has no block or no token")
+            first_blocks.append(len(blocks) - first_block)
             first_logits.append(first_logit - start + len(ids))
             num_logits.append(end - first_logit)
             starts.append(start - len(ids))
             counts.append(row.count)
-            ids += row.sequence.ids[start : row.known_end]
+            ids += known[start : row.known_end]
             ids += row.drafts
-            blocks += row.sequence.block_table[start // block_size : (end - 1) // block_size + 1]
+            blocks += table[first_block : last_block + 1]
         positions = np.arange(len(ids)) + np.repeat(starts, counts)
         places = positions // block_size + np.repeat(first_blocks, counts)
         slots = np.asarray(blocks)[places] * block_size + positions % block_size

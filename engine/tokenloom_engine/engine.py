@@ -166,8 +166,13 @@ class Engine:
         self._admit_compiled()
         self._add_forced_tokens()
         rows = self._scheduler.schedule()
-        if rows:
-            self._flight = self._forwards.launch(rows)
+        if not rows:
+            return
+        flight = self._forwards.launch(rows)
+        for row in flight.broken:
+            self._note(row.sequence)
+        if flight.rows:
+            self._flight = flight
 
     def _admit_compiled(self) -> None:
         for sequence in self._pending.take_settled():
@@ -179,7 +184,10 @@ class Engine:
     def _add_forced_tokens(self) -> None:
         """Let the running constraints say what must follow, as soon as their masks are ready."""
         for sequence in self._masks.ready_for_forced_tokens(self._scheduler.running):
-            sequence.add_forced_tokens()
+            try:
+                sequence.add_forced_tokens()
+            except Exception as error:
+                sequence.break_off(error)
             self._note(sequence)
 
     def _land(self, flight: Flight) -> None:
@@ -201,14 +209,19 @@ class Engine:
     def _take(self, drawn: list[tuple[Row, RowChoices]]) -> None:
         known = [len(row.sequence.ids) for row, _ in drawn]
         for row, choices in drawn:
-            _give(row.sequence, choices)
+            try:
+                _give(row.sequence, choices)
+            except Exception as error:
+                row.sequence.break_off(error)
         # While blocks are shared, and the next step is made up or the outputs are sent.
         self._masks.start(row.sequence for row, _ in drawn if not row.sequence.is_over)
         for (row, _), num_known in zip(drawn, known, strict=True):
             sequence = row.sequence
-            # Who is late computes its last token again, for another chance to draw.
             num_right = max(0, len(sequence.ids) - num_known - 1)
-            self._scheduler.commit(sequence, row.known_end - sequence.is_late + num_right)
+            try:
+                self._scheduler.commit(row, num_right)
+            except Exception as error:
+                sequence.break_off(error)
             self._tally.add_drafts(len(row.drafts), num_right)
             self._note(sequence)
 
@@ -231,8 +244,7 @@ class Engine:
             try:
                 self._deliver(sequence)
             except Exception as error:
-                logger.exception("a text failed; its sequence ends")
-                sequence.fail(f"{type(error).__name__}: {error}")
+                sequence.break_off(error)
                 self._deliver(sequence)
 
     def _deliver(self, sequence: Sequence) -> None:

@@ -11,7 +11,7 @@ from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.forward_clock import ForwardClock
 from tokenloom_engine.model_runner import ModelRunner
 from tokenloom_engine.place import Draws, RowChoices
-from tokenloom_engine.prospect import prospects
+from tokenloom_engine.prospect import Prospect, prospects
 from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.step_masks import StepMasks
 
@@ -29,6 +29,8 @@ class Flight:
     """By `time.perf_counter()`."""
     outcome: torch.Tensor | Exception
     """Logits [num_logits, vocab_size], row after row; or why they could not be had."""
+    broken: list[Row]
+    """Rows that are left out, for want of a block or a token; their sequences have failed."""
 
 
 class Forwards:
@@ -53,13 +55,23 @@ class Forwards:
         What is raised, `draw` raises: there shows, too, what a GPU has to object.
         """
         started_at = time.perf_counter()
-        drawing = [i for i, row in enumerate(rows) if row.draws]
+        broken: list[Row] = []
         outcome: torch.Tensor | Exception
         try:
-            outcome = self._logits(rows, [rows[i] for i in drawing])
+            self._start_masks(rows)
+            try:
+                batch = self._pack(rows)
+            except IndexError:
+                rows, broken = self._separate(rows)
+                if not rows:
+                    return Flight([], [], 0, started_at, torch.empty(0), broken)
+                batch = self._pack(rows)
+            outcome = self._logits(batch)
         except Exception as error:
             outcome = error
-        return Flight(rows, drawing, sum(row.count for row in rows), started_at, outcome)
+        drawing = [i for i, row in enumerate(rows) if row.draws]
+        num_tokens = sum(row.count for row in rows)
+        return Flight(rows, drawing, num_tokens, started_at, outcome, broken)
 
     def draw(self, flight: Flight) -> list[tuple[Row, RowChoices]]:
         """Choose for each row: waits for the logits and, not for long, for the bitmasks.
@@ -73,22 +85,46 @@ class Forwards:
         drawing = [i for i in flight.drawing if not rows[i].sequence.has_left]
         waiting = [rows[i].sequence for i in drawing]
         self._masks.wait_beside_forward(waiting, are_all=len(waiting) == len(rows))
-        draws: Draws = {
-            i: prospects(rows[i].sequence, rows[i].drafts)
-            for i in drawing
-            if not rows[i].sequence.is_late
-        }
+        draws: Draws = {i: _prospects(rows[i]) for i in drawing if not rows[i].sequence.is_late}
         choices = self._sampler.sample(flight.outcome, rows, draws)
         return [pair for pair in zip(rows, choices, strict=True) if not pair[0].sequence.has_left]
 
-    def _logits(self, rows: list[Row], drawing: list[Row]) -> torch.Tensor:
+    def _start_masks(self, rows: list[Row]) -> None:
+        drawing = [row for row in rows if row.draws]
         self._masks.start(row.sequence for row in drawing if not row.drafts)
         self._masks.look_ahead(row for row in drawing if row.drafts)
+
+    def _pack(self, rows: list[Row]) -> Batch:
         model = self._runner.model
-        batch = Batch.pack(
+        return Batch.pack(
             rows, self._runner.block_size, model.device, twin=not model.is_batch_invariant
         )
+
+    def _separate(self, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+        """The rows that can be packed, and the others, whose sequences fail."""
+        whole: list[Row] = []
+        broken: list[Row] = []
+        for row in rows:
+            try:
+                self._pack([row])
+            except IndexError as error:
+                row.sequence.break_off(error)
+                broken.append(row)
+            else:
+                whole.append(row)
+        return whole, broken
+
+    def _logits(self, batch: Batch) -> torch.Tensor:
         self._clock.start()
         logits = self._runner.get_logits(batch)
         self._clock.stop()
         return logits
+
+
+def _prospects(row: Row) -> list[Prospect]:
+    """What the row may draw; nothing if its sequence fails."""
+    try:
+        return prospects(row.sequence, row.drafts)
+    except Exception as error:
+        row.sequence.break_off(error)
+        return []

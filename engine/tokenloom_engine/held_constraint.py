@@ -74,6 +74,8 @@ class HeldConstraint:
         """Whether it is idle and can tell of states after this one."""
         if self.mask is not None and (not self.mask.is_ready or self.mask.error is not None):
             return False
+        if self.mask is not None and self.mask.ahead is not None:
+            return False  # it was late with that in this very state, and would be again
         if self.compiled.spec.kind == "text" or self.compiled.sets_temperature:
             return False  # it leaves when its prefix is there; its thermometer cannot go back
         return not self.is_slow and self.constraint.error is None
@@ -127,7 +129,7 @@ class HeldConstraint:
         if not self.in_runs:
             self._foreseen = forced
         present = Outlook.of(self.constraint, self.mask.allowed, forced)
-        return [present, *self.mask.ahead[:num_drafts]]
+        return [present, *(self.mask.ahead or [])[:num_drafts]]
 
     def captures(self, num_extra: int) -> Captures:
         """Those of what it accepted but for so many tokens. It cannot go on afterwards."""

@@ -75,6 +75,7 @@ class Scheduler:
         """The next step's rows, with blocks for all their tokens. Empty if nobody is there."""
         if self.limits.rope_limit is not None:
             self._recompute_outgrown()
+        self._reserve_running()
         rows, budget = self._decode_rows(self.limits.max_batch_prefill_tokens)
         budget = self._add_prefill_rows(rows, budget)
         if self._may_merge():
@@ -84,12 +85,19 @@ class Scheduler:
         # Rows of one shape lie side by side, so that a back end can attend them as one.
         return sorted(rows, key=lambda row: (row.count, row.end))
 
-    def commit(self, sequence: Sequence, num_computed: int) -> None:
-        """After the forward: so many tokens are computed, full blocks can be shared."""
-        sequence.num_computed = num_computed
+    def commit(self, row: Row, num_right: int = 0) -> None:
+        """After the forward: the row's tokens are computed, and full blocks can be shared.
+
+        `num_right`: how many of its drafts turned out to be right. A sequence that is late computes
+        its last token again, for another chance to draw.
+        """
+        sequence = row.sequence
+        if row.known_end >= sequence.prefill_end:
+            sequence.prefill_end = 0
+        sequence.num_computed = row.known_end - sequence.is_late + num_right
         if not self.blocks.prefix_caching:
             return
-        num_full = num_computed // self.blocks.block_size
+        num_full = sequence.num_computed // self.blocks.block_size
         self._extend_hashes(sequence, num_full)
         for index in range(sequence.num_cached_blocks, num_full):
             self.blocks.cache(sequence.block_table[index], sequence.block_hashes[index])
@@ -117,6 +125,15 @@ class Scheduler:
         root = LONG_TEXT if sequence.is_long else b""
         self.blocks.extend_hashes(sequence.block_hashes, sequence.ids, count, root)
 
+    def _reserve_running(self) -> None:
+        """Give the running sequences, the oldest first, blocks for all tokens that they know.
+
+        Tokens may have been forced since a sequence got its blocks, in a prompt's prefill as well.
+        """
+        for sequence in list(self.running):
+            if sequence.block_table:  # else it was preempted for one before it
+                self._reserve(sequence)
+
     def _decode_rows(self, budget: int) -> tuple[list[Row], int]:
         """Those of sequences whose prompts are in, and what they leave of the budget.
 
@@ -125,15 +142,14 @@ class Scheduler:
         schemas together, and would hold up all others.
         """
         rows = []
-        for sequence in list(self.running):
-            if sequence.is_prefilling or sequence.is_late or not sequence.block_table:
-                continue  # (without blocks: preempted for one before it)
+        for sequence in self.running:
+            if sequence.is_prefilling or sequence.is_late:
+                continue
             count = sequence.num_to_compute
             if self.limits.any_chunk:
                 count = min(count, 1 + budget)
-            if self._reserve(sequence, count):
-                rows.append(Row(sequence, sequence.num_computed, count, is_prefill=False))
-                budget -= count - 1 if self.limits.any_chunk else 0
+                budget -= count - 1
+            rows.append(Row(sequence, sequence.num_computed, count, is_prefill=False))
         return rows, budget
 
     def _with_drafts(self, rows: list[Row]) -> list[Row]:
@@ -144,10 +160,7 @@ class Scheduler:
         num_tokens = sum(row.count for row in rows)
         num_sequences = len(self.running) + len(self.waiting)
         least = budget.least_odds(num_tokens, num_sequences)
-        guesses = [
-            Guess() if row.is_prefill or not row.draws else row.sequence.guess(least)
-            for row in rows
-        ]
+        guesses = [_guess(row, least) for row in rows]
         counts = budget.share(guesses, num_tokens, num_sequences)
         return [
             self._with_draft(row, guess.ids[:count]) if count else row
@@ -157,7 +170,11 @@ class Scheduler:
     def _with_draft(self, row: Row, guessed: list[int]) -> Row:
         """The row with these tokens, as far as they are possible and there are blocks for them."""
         sequence = row.sequence
-        drafts = sequence.drafts(guessed)
+        try:
+            drafts = sequence.drafts(guessed)
+        except Exception as error:
+            sequence.break_off(error)
+            return row
         if self.limits.rope_limit is not None and not sequence.is_long:
             drafts = drafts[: max(0, self.limits.rope_limit - row.end)]
         needed = self.blocks.num_blocks_for(row.end + len(drafts))
@@ -170,9 +187,7 @@ class Scheduler:
 
     def _add_prefill_rows(self, rows: list[Row], budget: int) -> int:
         for sequence in self.running:
-            if (
-                sequence.is_prefilling and not sequence.is_late
-            ):  # it has had all its blocks since `_start`
+            if sequence.is_prefilling:
                 budget = self._add_chunk(rows, sequence, budget)
         return budget
 
@@ -267,20 +282,16 @@ class Scheduler:
         sequence.start(num_cached)
         return True
 
-    def _reserve(self, sequence: Sequence, count: int) -> bool:
-        """Make room for `count` more tokens, preempting the youngest; False if that was itself."""
-        needed = self.blocks.num_blocks_for(sequence.num_computed + count)
+    def _reserve(self, sequence: Sequence) -> None:
+        """Make room for what it is to compute, preempting the youngest, perhaps itself."""
+        needed = self.blocks.num_blocks_for(sequence.num_computed + sequence.num_to_compute)
         missing = needed - len(sequence.block_table)
-        while missing > 0:
+        while missing > 0 and sequence.block_table:
             allocated = self.blocks.allocate(missing)
             if allocated is not None:
                 sequence.block_table += allocated
-                return True
-            youngest = self.running[-1]
-            self._preempt(youngest)
-            if youngest is sequence:
-                return False
-        return True
+                return
+            self._preempt(self.running[-1])
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -288,3 +299,14 @@ class Scheduler:
         sequence.preempt()
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
+
+
+def _guess(row: Row, least: float) -> Guess:
+    """What may follow the row's tokens; nothing while its known tokens are computed."""
+    if row.is_prefill or not row.draws:
+        return Guess()
+    try:
+        return row.sequence.guess(least)
+    except Exception as error:
+        row.sequence.break_off(error)
+        return Guess()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from tokenloom_engine.block_manager import BlockHash
@@ -15,6 +16,8 @@ from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import FinishReason, SequenceOutput, Submit
 from tokenloom_engine.report import Report
 from tokenloom_engine.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 MAX_FORCED = 64
 """Most forced tokens that join a decoding sequence's forward: its neighbours wait for them. Those
@@ -48,7 +51,7 @@ class Sequence:
         self.num_scored = 1 if submit.logprobs.prompt else self.prompt_len
         """ids[num_scored:] wait for their log-probabilities, from the logits before each."""
         self.prefill_end = self.prompt_len
-        """Below this the sequence is prefilling and yields to those that decode."""
+        """Below this the sequence is prefilling and yields to those that decode; 0 afterwards."""
         self.is_long = False
         """Whether the text is computed as one beyond the limit of the model's `RopeRanges`."""
         self.block_table: list[int] = []
@@ -134,6 +137,7 @@ class Sequence:
         self.num_computed = 0
         self.block_table = []
         self.num_cached_blocks = 0
+        self.is_late = False
 
     def lengthen(self) -> None:
         """Forget what was computed, and be a long text from now on."""
@@ -251,6 +255,11 @@ class Sequence:
         self._is_constraint_problem = by_constraint
         if self._says_at_once:
             self.say()
+
+    def break_off(self, error: Exception) -> None:
+        """End with an error that nobody expected, and log where it comes from."""
+        logger.error("a sequence failed, and ends", exc_info=error)
+        self.fail(f"{type(error).__name__}: {error}")
 
     def refuse(self, message: str) -> None:
         """End before the start: the request itself is wrong."""

@@ -28,7 +28,12 @@ class StepMasks:
         asking = []
         for sequence in sequences:
             if sequence.needs_mask and sequence.constraint is not None:
-                if sequence.constraint.is_healed:
+                try:
+                    is_healed = sequence.constraint.is_healed
+                except Exception as error:
+                    sequence.break_off(error)
+                    continue
+                if is_healed:
                     self.give_back(sequence)  # any text may follow
                 else:
                     asking.append(sequence.constraint)
@@ -42,7 +47,11 @@ class StepMasks:
         for row in rows:
             held = row.sequence.constraint
             if held is not None:
-                path = row.sequence.path(row.drafts)
+                try:
+                    path = row.sequence.path(row.drafts)
+                except Exception as error:
+                    row.sequence.break_off(error)
+                    continue
                 held.mask = self._factory.look_ahead(
                     held.compiled, held.constraint, held.mask, path
                 )

@@ -40,7 +40,7 @@ class Bench:
         rows = self.scheduler.schedule()
         for row in rows:
             assert len(row.sequence.block_table) * SIZE >= row.end, "a block for every token"
-            self.scheduler.commit(row.sequence, row.end)
+            self.scheduler.commit(row)
             if row.draws:
                 row.sequence.accept(Choice(100))
         return {row.sequence.submit.id: row.count for row in rows}

@@ -74,8 +74,9 @@ class Mask(NamedTuple):
     filled: Future[str | None]
     """Done when the row is filled, or could not be: then it says why. Nobody else may use the
     constraint before."""
-    ahead: Seq[Outlook] = ()
-    """What it says of the states after drafts, if that was asked. Not to be read before, either."""
+    ahead: list[Outlook] | None = None
+    """What it says of the states after drafts; None if that was not asked. Not to be read before,
+    either."""
 
     @property
     def is_ready(self) -> bool:
