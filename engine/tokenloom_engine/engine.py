@@ -12,6 +12,7 @@ from tokenloom_engine.batch import Row
 from tokenloom_engine.block_manager import BlockManager
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.drafts import DEFAULT_MOST, Drafter
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.forward_clock import ForwardClock
@@ -41,10 +42,14 @@ class Engine:
     """
 
     def __init__(
-        self, config: EngineConfig, on_lost_shard: Callable[[], None] = lambda: None
+        self,
+        config: EngineConfig,
+        on_lost_shard: Callable[[], None] = lambda: None,
+        latency: Latency | None = None,
     ) -> None:
         """Load the model. Raises LoadError.
 
+        `latency` judges which constraints are slow, and how long a step waits for one.
         `on_lost_shard` is called in another thread when one of several shards has ended. A step
         that runs then may never end, and no later one works.
         """
@@ -56,7 +61,8 @@ class Engine:
             self._runner.info, logits_processors=self._processors.names
         )
         self.vocabulary = self._runner.vocabulary
-        self._constraints = _load_constraints(self._runner, config)
+        self._latency = latency or Latency()
+        self._constraints = _load_constraints(self._runner, config, self._latency)
         blocks = BlockManager(
             self._runner.num_blocks, self._runner.block_size, prefix_caching=config.prefix_caching
         )
@@ -197,6 +203,8 @@ class Engine:
             seconds = self._forwards.seconds
             self._tally.add_forward(flight, seconds)
             self._scheduler.draft_budget.observe(flight.num_tokens, seconds)
+            if not any(row.is_prefill for row in flight.rows):
+                self._latency.observe_step(seconds)
             self._take(drawn)
         except Exception as error:
             logger.exception("a step failed; its sequences end")
@@ -290,13 +298,16 @@ def _load_processors(runner: ModelRunner) -> LogitsProcessors:
     )
 
 
-def _load_constraints(runner: ModelRunner, config: EngineConfig) -> ConstraintFactory:
+def _load_constraints(
+    runner: ModelRunner, config: EngineConfig, latency: Latency
+) -> ConstraintFactory:
     try:
         return ConstraintFactory.for_tokenizer(
             runner.tokenizer_json,
             runner.info.vocab_size,
             runner.info.eos_token_ids,
             config.constraints,
+            latency=latency,
         )
     except ImportError as error:
         raise LoadError(f"a constraint back end is not installed: {error}") from error

@@ -13,9 +13,6 @@ from tokenloom_engine.constraints.outlook import Outlook
 
 logger = logging.getLogger(__name__)
 
-CAPTURES_SECONDS = 0.002
-"""How long captures may wait for a mask that is being filled."""
-
 
 class ConstraintFailedError(Exception):
     """The constraint cannot go on: the reason, for its client."""
@@ -34,14 +31,14 @@ class HeldConstraint:
 
     def __init__(self, lease: Lease, *, in_runs: bool) -> None:
         """`in_runs`: forced tokens are wanted all at once, and not each by a forward of its own."""
-        self.compiled, self.constraint, first_mask = lease
+        self.compiled, self.constraint, first_mask, self._latency = lease
         self.mask: Mask | None = first_mask
         """What it allows next; None before anyone asked for its present state."""
         self.in_runs = in_runs
         self._num_words = len(first_mask.allowed)
         self._foreseen: list[int] = []
         """Tokens that must follow, one by one: until they are there, no mask is needed."""
-        self._allowance = Allowance()
+        self._allowance = Allowance(self._latency)
 
     @property
     def needs_mask(self) -> bool:
@@ -55,7 +52,7 @@ class HeldConstraint:
 
     @property
     def is_slow(self) -> bool:
-        """Whether its last mask took long, so that the next one may."""
+        """Whether masks took long, so that the next one may."""
         return self.compiled.is_slow or self.constraint.is_dear
 
     @property
@@ -78,7 +75,8 @@ class HeldConstraint:
             return False  # it was late with that in this very state, and would be again
         if self.compiled.spec.kind == "text" or self.compiled.sets_temperature:
             return False  # it leaves when its prefix is there; its thermometer cannot go back
-        return not self.is_slow and self.constraint.error is None
+        is_slow = self.is_slow or self.compiled.look_aheads.is_slow
+        return not is_slow and self.constraint.error is None
 
     def advance(self, ids: list[int]) -> None:
         """Take tokens that were chosen."""
@@ -134,7 +132,7 @@ class HeldConstraint:
     def captures(self, num_extra: int) -> Captures:
         """Those of what it accepted but for so many tokens. It cannot go on afterwards."""
         if self.mask is not None:  # a stop string among forced tokens does not wait for it
-            wait_for([self.mask], CAPTURES_SECONDS)
+            wait_for([self.mask], self._latency.limits.captures_patience)
             if not self.mask.is_ready:
                 return {}
         try:

@@ -113,6 +113,11 @@ class Sequence:
         return self.constraint is None or self.constraint.is_ready
 
     @property
+    def forces_in_runs(self) -> bool:
+        """Whether forced tokens are wanted all at once, and not each by a forward of its own."""
+        return self.constraint is not None and self.constraint.in_runs
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is to be computed for it any more, though some may be unsaid."""
         if self.is_finished or self._problem is not None:

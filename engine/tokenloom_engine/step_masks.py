@@ -10,11 +10,6 @@ from tokenloom_engine.constraints.masks import wait_for
 from tokenloom_engine.forward_clock import ForwardClock
 from tokenloom_engine.sequence import Sequence
 
-PATIENCE_SECONDS = 0.001
-"""How long a step waits for masks before and after its forward; whose is late sits out a step."""
-LONELY_SECONDS = 0.05
-"""How long it waits where all of its sequences would sit out."""
-
 
 class StepMasks:
     """Has the masks of running sequences filled in time, and takes their constraints back."""
@@ -58,16 +53,13 @@ class StepMasks:
 
     def ready_for_forced_tokens(self, running: Iterable[Sequence]) -> list[Sequence]:
         """Those that may have them before the forward. Who was late is late no more."""
-        # Where they are not wanted together, masks are needed only when the forward has ended.
+        masked = [s for s in running if s.constraint is not None and s.constraint.mask is not None]
+        # Others need their masks only when the forward has ended.
         asking = [
-            s
-            for s in running
-            if s.constraint is not None
-            and s.constraint.mask is not None
-            and (s.constraint.in_runs or s.is_late)
+            s for s in masked if not s.is_late and (s.forces_in_runs or s.drafter is not None)
         ]
-        self._wait_for_quick([s for s in asking if not s.is_late])
-        ready = [sequence for sequence in asking if sequence.has_mask]
+        self._wait_for_quick(asking)
+        ready = [s for s in masked if s.has_mask and (s.forces_in_runs or s.is_late)]
         for sequence in ready:
             sequence.is_late = False
         return ready
@@ -84,15 +76,15 @@ class StepMasks:
                 self._wait_for_quick(late)
             self._wait_for_quick(late)
             if are_all and not any(sequence.has_mask for sequence in drawing):
-                self.wait_for_any(drawing, LONELY_SECONDS)
+                self.wait_for_any(drawing, self._factory.latency.limits.lonely_patience)
         for sequence in drawing:
             sequence.is_late = not sequence.has_mask
 
-    def wait_for_any(
-        self, sequences: Iterable[Sequence], seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def wait_for_any(self, sequences: Iterable[Sequence], seconds: float | None = None) -> None:
         """For so long, whether or not their grammars are slow: nobody is held up."""
         held = [s.constraint for s in sequences if s.constraint is not None]
+        if seconds is None:
+            seconds = self._factory.latency.limits.patience
         wait_for([h.mask for h in held if h.mask is not None], seconds)
 
     def give_back(self, sequence: Sequence) -> None:

@@ -1,4 +1,8 @@
-"""Real engines over the bundled model, one for each set of settings."""
+"""Real engines over the bundled model, one for each set of settings.
+
+No constraint is slow to them, and they wait for every mask: what a test sees does not depend on how
+fast the machine is.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from tests.engine.clocks import manual_latency
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.engine import Engine
 
@@ -29,7 +34,8 @@ def make_engine(model_path: Path) -> Iterator[MakeEngine]:
             "max_batch_total_tokens": 4096,
             "block_size": 16,
         }
-        engines.append(Engine(EngineConfig(**{**defaults, **settings})))
+        config = EngineConfig(**{**defaults, **settings})
+        engines.append(Engine(config, latency=manual_latency()))
         return engines[-1]
 
     yield make
@@ -44,7 +50,8 @@ def engine(model_path: Path) -> Iterator[Engine]:
     engine = Engine(
         EngineConfig(
             model_id=str(model_path), dtype="float32", max_batch_total_tokens=4096, block_size=16
-        )
+        ),
+        latency=manual_latency(),
     )
     yield engine
     engine.close()

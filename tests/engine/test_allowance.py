@@ -12,19 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.engine.clocks import ManualTime, manual_latency
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import run, submission
-from tokenloom_engine.constraints.allowance import EXCESS_SECONDS, STEP_SECONDS, Allowance
-from tokenloom_engine.constraints.backends.llguidance.call_clock import CallClock
+from tokenloom_engine.config import EngineConfig
+from tokenloom_engine.constraints.allowance import Allowance
 from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
 from tokenloom_engine.constraints.backends.llguidance.cost import Cost
 from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
-from tokenloom_engine.constraints.masks import TRIED_MASKS, CompiledConstraint
+from tokenloom_engine.constraints.latency import MOST_SCALE, Latency, LatencyLimits
+from tokenloom_engine.constraints.masks import TRIED_AGAIN, TRIED_MASKS, CompiledConstraint
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.engine import Engine
 
 TOO_DEAR = "it takes more than 5 ms for a token"
 WORD = "abcdefghij"
+LIMITS = LatencyLimits()
+STEP_SECONDS = LIMITS.allowed_call
 
 
 def _alternatives(count: int, behind: str = "x") -> ConstraintSpec:
@@ -49,19 +54,23 @@ def factory(tokenizer_file: Path) -> Iterator[ConstraintFactory]:
 
 
 @pytest.fixture
-def _dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accepting takes long, in a library that cannot do it aside."""
+def now(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    """A clock by which accepting takes long, in a library that cannot do it aside."""
+    now = ManualTime()
     accept = LlguidanceConstraint.accept_tokens
 
     def accept_dearly(constraint: LlguidanceConstraint, ids: Sequence[int]) -> bool:
-        _compute(4 * STEP_SECONDS)
+        now.advance(4 * MOST_SCALE * STEP_SECONDS)
         return accept(constraint, ids)
 
     monkeypatch.setattr(LlguidanceConstraint, "accept_tokens", accept_dearly)
+    return now
 
 
-@pytest.mark.usefixtures("_dear")
-def test_it_shows_in_a_rehearsal(factory: ConstraintFactory) -> None:
+def test_it_shows_in_a_rehearsal(tokenizer_file: Path, now: ManualTime) -> None:
+    factory = ConstraintFactory.for_tokenizer(
+        tokenizer_file.read_text(), 49152, [2], latency=manual_latency(now)
+    )
     dear = ConstraintSpec("regex", "[ab]{9}c")
     with pytest.raises(InvalidConstraintError) as raised:
         factory.validate(dear)
@@ -70,16 +79,17 @@ def test_it_shows_in_a_rehearsal(factory: ConstraintFactory) -> None:
     start = time.thread_time()
     assert factory.find_fault(schema, TOO_DEAR) is None
     assert time.thread_time() - start < 0.1, "parts are not tried: the whole is to blame"
+    factory.close()
 
 
 def test_what_can_be_put_off_is_not_refused(factory: ConstraintFactory) -> None:
     assert factory.validate(_alternatives(200)) == []
 
 
-@pytest.mark.usefixtures("_dear")
-def test_it_ends_its_own_sequence(make_engine: MakeEngine, encode: Encode) -> None:
+def test_it_ends_its_own_sequence(model_path: Path, encode: Encode, now: ManualTime) -> None:
     """Where nobody rehearsed it, or it becomes dear later."""
-    engine = make_engine()
+    config = EngineConfig(model_id=str(model_path), max_batch_total_tokens=1024)
+    engine = Engine(config, latency=manual_latency(now))
     prompt = encode("Once upon a time")
     results = run(
         engine,
@@ -91,8 +101,10 @@ def test_it_ends_its_own_sequence(make_engine: MakeEngine, encode: Encode) -> No
     assert results[0].error == f"the constraint failed: {TOO_DEAR}"
     assert results[0].is_constraint_error
     assert len(results[1].ids) == 40
+    engine.close()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("spec", "num_steps"),
     [
@@ -137,6 +149,7 @@ def test_what_the_thread_of_the_steps_does(
     assert max(seconds) < STEP_SECONDS
 
 
+@pytest.mark.timing
 def test_what_is_put_off_is_accepted_by_another_thread(factory: ConstraintFactory) -> None:
     """Even where it must be accepted once more, for the library looked too far ahead."""
     lease = factory.lease(_alternatives(200, "[a-z]{2}")).result()
@@ -156,6 +169,7 @@ def test_what_is_put_off_is_accepted_by_another_thread(factory: ConstraintFactor
     assert own < all_threads / 4
 
 
+@pytest.mark.timing
 def test_what_has_grown_is_not_freed_by_who_drops_it(factory: ConstraintFactory) -> None:
     names = [f"A{i}" for i in range(120)]
     terminals = [f"A{i}: /[a-z]*{chr(97 + i % 26)}[a-z]{{{i % 12}}}[0-9]/" for i in range(120)]
@@ -175,16 +189,20 @@ def test_what_has_grown_is_not_freed_by_who_drops_it(factory: ConstraintFactory)
     assert matcher.is_error(), "who makes the next one lets it go"
 
 
+@pytest.mark.timing
 def test_a_busy_machine_makes_nothing_dear() -> None:
-    cost = Cost(CallClock())
+    """Time that others had the core for does not count."""
+    cost = Cost(Latency(), goes_back=True)
     for _ in range(3):
         begun = cost.begin()
         time.sleep(0.01)
         cost.end(begun)
         assert not cost.is_dear
-    begun = cost.begin()
-    _compute(0.002)
-    cost.end(begun)
+    for _ in range(2):
+        assert not cost.is_dear, "a single one is forgiven"
+        begun = cost.begin()
+        _compute(0.002)
+        cost.end(begun)
     assert cost.is_dear
 
 
@@ -201,14 +219,14 @@ def test_it_says_the_same_at_once_or_later(factory: ConstraintFactory) -> None:
         twin = lease.constraint.fork()
         assert isinstance(twin, LlguidanceConstraint)
         for _ in range(60):
-            twin._cost.is_dear = True
+            twin._cost.calls.mark_slow()
             masks = [_mask(factory, lease.compiled, c) for c in (lease.constraint, twin)]
             assert np.array_equal(masks[0], masks[1])
             assert twin.is_terminated == lease.constraint.is_terminated
             if twin.is_terminated:
                 break
             ids = lease.constraint.forced_tokens() or [_drawn(draw, masks[0])]
-            twin._cost.is_dear = True
+            twin._cost.calls.mark_slow()
             for id in ids:
                 assert twin.accept_tokens([id])
             assert lease.constraint.accept_tokens(ids)
@@ -237,8 +255,7 @@ def test_a_text_is_the_same_at_once_or_later(
         for id, (spec, in_runs) in enumerate((s, r) for s in specs for r in (True, False))
     ]
     at_once = run(engine, submissions)
-    always = property(lambda constraint: True, lambda constraint, value: None)
-    monkeypatch.setattr(Cost, "is_dear", always, raising=False)
+    monkeypatch.setattr(Cost, "is_dear", property(lambda cost: True))
     later = run(engine, submissions)
     for id, one in at_once.items():
         other = later[id]
@@ -251,7 +268,7 @@ def test_a_text_is_the_same_at_once_or_later(
 def test_a_token_that_is_not_allowed_shows_later(factory: ConstraintFactory) -> None:
     lease = factory.lease(ConstraintSpec("regex", "[0-9]{3}")).result()
     assert isinstance(lease.constraint, LlguidanceConstraint)
-    lease.constraint._cost.is_dear = True
+    lease.constraint._cost.calls.mark_slow()
     assert lease.constraint.accept_tokens([0])
     assert lease.constraint.error is None
     _mask(factory, lease.compiled, lease.constraint)
@@ -266,10 +283,11 @@ def test_what_is_put_off_is_taken_back(factory: ConstraintFactory) -> None:
     for settled in (0, 1, len(forced)):
         constraint.reset()
         constraint.accept_tokens(forced[:settled])
-        constraint._cost.is_dear = True
+        constraint._cost.calls.mark_slow()
         for id in forced[settled:]:
             constraint.accept_tokens([id])
         constraint.rollback(len(forced))
+        constraint._cost.forget()  # which it did if it had settled any of them
         _mask(factory, lease.compiled, constraint)
         assert constraint.forced_tokens() == forced
 
@@ -287,31 +305,28 @@ def test_a_mask_that_fails_ends_its_sequence_with_an_error(
 def test_new_grammars_are_not_filled_by_the_step(factory: ConstraintFactory) -> None:
     compiled = factory.lease(ConstraintSpec("regex", "[xy]*")).result().compiled
     for _ in range(TRIED_MASKS):
-        assert not compiled.is_brief
-        compiled.count_mask(0.0, is_slow=False)
-    assert compiled.is_brief
-    compiled.count_mask(1.0, is_slow=True)
-    for _ in range(2 * TRIED_MASKS):
-        compiled.count_mask(0.0, is_slow=False)
-        assert not compiled.is_brief, "some texts come to what is slow"
+        assert not compiled.is_brief(LIMITS)
+        compiled.count_mask(0.0, LIMITS)
+    assert compiled.is_brief(LIMITS)
+    compiled.count_mask(2 * LIMITS.slow_mask, LIMITS)
+    compiled.count_mask(0.0, LIMITS)
+    assert compiled.is_brief(LIMITS), "one may be the machine's fault"
+    compiled.count_mask(1.0, LIMITS)
+    num_quick = 0
+    while not compiled.is_brief(LIMITS):
+        compiled.count_mask(0.0, LIMITS)
+        num_quick += 1
+    assert num_quick > (TRIED_AGAIN - 1) * TRIED_MASKS, "some texts come to what is slow"
 
 
 def test_one_slow_step_may_be_the_machines_fault() -> None:
-    allowance = Allowance()
-    long_ago = time.perf_counter() - 60
-    allowance.end(long_ago)
-    assert not allowance.is_overdrawn, "the clock runs on while others have the core"
-    begun = allowance.begin()
-    time.sleep(2 * EXCESS_SECONDS)
-    allowance.end(begun)
-    assert not allowance.is_overdrawn, "from now on, only its own CPU time counts"
-    steps = 0
-    while not allowance.is_overdrawn:
+    now = ManualTime()
+    allowance = Allowance(manual_latency(now))
+    for most_steps in (1, 2):
         begun = allowance.begin()
-        _compute(2 * STEP_SECONDS)
+        now.advance(2 * LIMITS.allowed_excess)
         allowance.end(begun)
-        steps += 1
-    assert steps > 1
+        assert allowance.is_overdrawn == (most_steps > 1)
 
 
 def _mask(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests.engine.clocks import manual_latency
 from tokenloom_engine.constraints.base import Captures
 from tokenloom_engine.constraints.captures import CaptureReader
 from tokenloom_engine.constraints.factory import ConstraintFactory
@@ -20,7 +21,9 @@ WORD = "/[a-z]+/"
 
 @pytest.fixture(scope="module")
 def factory(tokenizer_file: Path) -> Iterator[ConstraintFactory]:
-    factory = ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [EOS])
+    factory = ConstraintFactory.for_tokenizer(
+        tokenizer_file.read_text(), 49152, [EOS], latency=manual_latency()
+    )
     yield factory
     factory.close()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.engine.clocks import manual_latency
 from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.spec import ConstraintSpec
@@ -34,7 +35,9 @@ def tokenizer(tokenizer_file: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def factory(tokenizer_file: Path) -> ConstraintFactory:
-    return ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), VOCAB_SIZE, [2])
+    return ConstraintFactory.for_tokenizer(
+        tokenizer_file.read_text(), VOCAB_SIZE, [2], latency=manual_latency()
+    )
 
 
 def test_regex_allows_its_language_alone(factory: ConstraintFactory, tokenizer: Tokenizer) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from tests.engine.clocks import manual_latency
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import Result, run, submission
 from tokenloom_engine.choice import Choice
@@ -196,7 +197,9 @@ def test_a_decoder_that_drops_the_first_space() -> None:
 
 @pytest.fixture(scope="module")
 def factory(tokenizer_file: Path) -> ConstraintFactory:
-    return ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [EOS])
+    return ConstraintFactory.for_tokenizer(
+        tokenizer_file.read_text(), 49152, [EOS], latency=manual_latency()
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.engine.clocks import manual_latency
 from tests.engine.conftest import Encode
 from tests.engine.running import Result, run, submission
+from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.base import Bitmask, Constraint, ConstraintBackend
+from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.constraints.mask_filler import MaskFiller
 from tokenloom_engine.constraints.masks import TRIED_MASKS, CompiledConstraint, wait_for
 from tokenloom_engine.constraints.spec import ConstraintSpec
@@ -28,6 +33,19 @@ PERSON = ConstraintSpec(
 )
 BLOCK = bytes(1_000_000)
 Rows = Sequence[tuple[Constraint, int]]
+
+
+@pytest.fixture(scope="module")
+def engine(model_path: Path) -> Iterator[Engine]:
+    """One that waits for masks no longer than a server does."""
+    config = EngineConfig(
+        model_id=str(model_path), dtype="float32", max_batch_total_tokens=4096, block_size=16
+    )
+    engine = Engine(config)
+    yield engine
+    engine.close()
+    del engine
+    gc.collect()
 
 
 @pytest.fixture
@@ -56,6 +74,7 @@ def burn(seconds: float) -> None:
         hashlib.sha256(BLOCK)
 
 
+@pytest.mark.timing
 def test_who_waits_for_a_mask_sits_out_and_says_the_same(
     engine: Engine,
     encode: Encode,
@@ -83,6 +102,7 @@ def test_who_waits_for_a_mask_sits_out_and_says_the_same(
     assert sizes.count(1) > 6, "the free sequence had steps of its own meanwhile"
 
 
+@pytest.mark.timing
 def test_tokens_that_are_forced_are_called_so_also_when_that_is_known_late(
     engine: Engine,
     encode: Encode,
@@ -92,7 +112,7 @@ def test_tokens_that_are_forced_are_called_so_also_when_that_is_known_late(
     spec = ConstraintSpec("regex", "(yes|no), that is what they told us")
     submits = [submission(0, encode(STORY), 24, constraint=spec)]
     early = run(engine, submits)[0]
-    tamper(monkeypatch, backend, lambda rows: burn(0.01))
+    tamper(monkeypatch, backend, lambda rows: burn(0.03))
     steps: list[EngineStats] = []
     late = run(engine, submits, after_step=steps.append)[0]
     assert late.ids == early.ids
@@ -122,6 +142,7 @@ def test_tokens_that_must_follow_one_by_one_need_no_masks(
     assert 0 < len(fillings) < len(single.ids) / 2
 
 
+@pytest.mark.timing
 def test_who_is_late_for_long_does_not_keep_the_engine_busy(
     engine: Engine,
     encode: Encode,
@@ -224,6 +245,7 @@ class Fake(str):
     is_dear = False
 
 
+@pytest.mark.timing
 def test_slow_masks_are_filled_beside_the_quick_ones() -> None:
     class Backend:
         def fill_bitmasks(self, rows: Rows, bitmask: NDArray[np.int32]) -> None:
@@ -233,7 +255,7 @@ def test_slow_masks_are_filled_beside_the_quick_ones() -> None:
 
     backend = Backend()
     slow, quick = (CompiledConstraint(NUMBER, backend) for _ in range(2))  # type: ignore[arg-type]
-    filler = MaskFiller(2, num_threads=2)
+    filler = MaskFiller(2, num_threads=2, latency=Latency())
     rows = [(slow, Fake("0.3")), (quick, Fake("0")), (quick, Fake("0"))]
     wait_for(filler.start(rows), 5)  # type: ignore[arg-type]
     assert [c.is_slow for c in (slow, quick)] == [True, False]
@@ -258,7 +280,7 @@ def test_many_quick_masks_are_filled_together_by_the_caller() -> None:
                 bitmask[row] = row + 1
 
     compiled = CompiledConstraint(NUMBER, Backend())  # type: ignore[arg-type]
-    filler = MaskFiller(2, num_threads=2)
+    filler = MaskFiller(2, num_threads=2, latency=manual_latency())
     fine = Fake("fine")
     for _ in range(TRIED_MASKS):
         wait_for(filler.start([(compiled, fine)]), 5)  # type: ignore[list-item]

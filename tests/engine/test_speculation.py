@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engine.clocks import ManualTime, manual_latency
 from tests.engine.conftest import Encode, MakeEngine
 from tests.engine.running import Result, run, submission
 from tokenloom_engine.config import EngineConfig
@@ -42,6 +42,7 @@ HOT = ConstraintSpec("grammar", 'start: a a "."\na[temperature=1.5]: /[ab]{4}/')
 PREFIX = ConstraintSpec("text", prefix=" The quick")
 SAMPLED: dict[str, Any] = {"greedy": False, "temperature": 0.8, "seed": 7}
 ALL = LogprobParams(tokens=True, top_n_tokens=3)
+TIME = ManualTime()
 PROCESSED = LogprobParams(tokens=True, top_n_tokens=2, processed=True)
 
 
@@ -87,7 +88,8 @@ def engine(model_path: Path) -> Iterator[Engine]:
     engine = Engine(
         EngineConfig(
             model_id=str(model_path), dtype="bfloat16", max_batch_total_tokens=8192, speculate=5
-        )
+        ),
+        latency=manual_latency(TIME),
     )
     if not engine._runner.model.is_batch_invariant:
         pytest.skip("the CPU kernels cannot be built")
@@ -233,6 +235,7 @@ def test_what_goes_wrong_on_the_way_of_a_guess_does_not_matter(
     fault: str,
 ) -> None:
     submit = submits(encode)["unforced"]
+    assert submit.constraint is not None
     backend = engine._constraints._backends["llguidance"]
     fill = backend.fill_bitmasks
     num_faults = 0
@@ -248,10 +251,18 @@ def test_what_goes_wrong_on_the_way_of_a_guess_does_not_matter(
         if fault == "errs":
             assert not rows[0][0].accept_tokens([engine.vocabulary.size - 1])
         else:
-            time.sleep(0.03)
+            TIME.advance(1.0)
 
     monkeypatch.setattr(backend, "fill_bitmasks", tampered)
+    compiled = engine._constraints.compile(submit.constraint).result()
     steps = Steps()
-    found = run(engine, [submit], after_step=steps)[submit.id]
+    was_slow: set[bool] = set()
+
+    def after_step(stats: EngineStats) -> None:
+        steps(stats)
+        was_slow.add(compiled.look_aheads.is_slow)
+
+    found = run(engine, [submit], after_step=after_step)[submit.id]
     assert num_faults > 0 and steps.accepted > 0
+    assert (True in was_slow) == (fault == "is slow")
     assert said(found) == said(expected[submit.id])

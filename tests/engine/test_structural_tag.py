@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from tests.engine.clocks import manual_latency
 from tests.engine.running import run, submission
 from tokenloom_engine.constraints.base import Constraint, InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory
@@ -80,7 +81,9 @@ def tokenizer(tokenizer_file: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def factory(tokenizer_file: Path) -> ConstraintFactory:
-    return ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), VOCAB_SIZE, [EOS])
+    return ConstraintFactory.for_tokenizer(
+        tokenizer_file.read_text(), VOCAB_SIZE, [EOS], latency=manual_latency()
+    )
 
 
 @pytest.fixture
@@ -228,7 +231,9 @@ def test_special_tokens_by_name_and_id(load: Load) -> None:
 def test_an_added_token_that_is_not_special_is_text(tokenizer_file: Path) -> None:
     data = json.loads(tokenizer_file.read_text().replace("<jupyter_code>", "[CALL]"))
     next(token for token in data["added_tokens"] if token["id"] == CALL)["special"] = False
-    factory = ConstraintFactory.for_tokenizer(json.dumps(data), VOCAB_SIZE, [EOS])
+    factory = ConstraintFactory.for_tokenizer(
+        json.dumps(data), VOCAB_SIZE, [EOS], latency=manual_latency()
+    )
     tokenizer = Tokenizer.from_str(json.dumps(data))
     call = tag("[CALL]", {"type": "json_schema", "json_schema": CITY}, "!")
     calls = spec({"type": "triggered_tags", "triggers": ["[CALL]"], "tags": [call]})

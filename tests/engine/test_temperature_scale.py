@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.engine.clocks import manual_latency
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
 from tokenloom_engine.constraints.lark import sets_temperature
@@ -31,7 +32,9 @@ DIGITS = "/[0-9]+/"
 
 @pytest.fixture(scope="module")
 def factory(tokenizer_file: Path) -> Iterator[ConstraintFactory]:
-    factory = ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [2])
+    factory = ConstraintFactory.for_tokenizer(
+        tokenizer_file.read_text(), 49152, [2], latency=manual_latency()
+    )
     yield factory
     factory.close()
 

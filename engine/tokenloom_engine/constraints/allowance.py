@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import time
+from tokenloom_engine.constraints.call_clock import Begun
+from tokenloom_engine.constraints.latency import Latency, LatencyLimits
 
-STEP_SECONDS = 0.005
-"""Of accepting a token, or finding what is forced. Ordinary grammars take a tenth of a millisecond;
-the large ones of a collection of 325 schemas 0.3 at most."""
-EXCESS_SECONDS = 0.02
-"""More than that, all in all: a single slow one may be the machine's fault."""
-TOO_DEAR = f"it takes more than {1000 * STEP_SECONDS:.0f} ms for a token"
+TOO_DEAR = f"it takes more than {1000 * LatencyLimits().allowed_call:.0f} ms for a token"
 
 
 class Allowance:
@@ -19,30 +15,22 @@ class Allowance:
     thread would be no help. What cannot be done aside must be quick, or is given up.
     """
 
-    def __init__(self, *, is_strict: bool = False) -> None:
-        """`is_strict`: measure CPU time from the beginning, and not only once something was slow.
-
-        A look at the CPU time costs ten times what one at the clock does, but does not count how
-        long the thread itself was kept waiting.
-        """
-        self._clock = time.thread_time if is_strict else time.perf_counter
+    def __init__(self, latency: Latency) -> None:
+        self._latency = latency
+        self.begin = latency.clock.begin
+        """Call before the constraint is asked; the result goes to `end`."""
+        self._num_late = 0
         self._excess = 0.0
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether the constraint took too long too often."""
-        return self._excess > EXCESS_SECONDS
+        """Whether the constraint took too long, and more than once."""
+        return self._num_late > 1 and self._excess > self._latency.limits.allowed_excess
 
-    def begin(self) -> float:
-        """Call before the constraint is asked; the result goes to `end`."""
-        return self._clock()
-
-    def end(self, begun: float) -> None:
-        """Count the time since `begin`."""
-        seconds = self._clock() - begun
-        if seconds <= STEP_SECONDS:
-            return
-        if self._clock is time.thread_time:
-            self._excess += seconds - STEP_SECONDS
-        else:
-            self._clock = time.thread_time
+    def end(self, begun: Begun) -> None:
+        """Count the CPU time since `begin`."""
+        seconds = self._latency.clock.end(begun)
+        excess = seconds - self._latency.limits.allowed_call
+        if excess > 0:
+            self._num_late += 1
+            self._excess += excess

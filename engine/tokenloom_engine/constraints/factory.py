@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -24,8 +23,9 @@ from tokenloom_engine.constraints.compilations import Compilations
 from tokenloom_engine.constraints.config import DEFAULT_BACKEND, ConstraintConfig
 from tokenloom_engine.constraints.gbnf import lark_of_gbnf
 from tokenloom_engine.constraints.lark import sets_temperature
+from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.constraints.mask_filler import MaskFiller
-from tokenloom_engine.constraints.masks import SLOW_SECONDS, CompiledConstraint, Mask
+from tokenloom_engine.constraints.masks import CompiledConstraint, Mask
 from tokenloom_engine.constraints.nested_schema import nested_schema
 from tokenloom_engine.constraints.nesting import nesting
 from tokenloom_engine.constraints.notation import grammar_notation
@@ -48,6 +48,7 @@ class Lease(NamedTuple):
     compiled: CompiledConstraint
     constraint: Constraint
     first_mask: Mask
+    latency: Latency
 
 
 class ConstraintFactory:
@@ -57,15 +58,23 @@ class ConstraintFactory:
     `return_constraint`; between the two nobody else has it.
     """
 
-    def __init__(self, tokenizer: TokenizerFacts, config: ConstraintConfig) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenizerFacts,
+        config: ConstraintConfig,
+        latency: Latency | None = None,
+    ) -> None:
         """Load the back ends. Raises ImportError if one's library is not installed."""
         self._config = config
+        self.latency = latency or Latency()
         self._backends: dict[str, ConstraintBackend] = {
-            name: load_backend(name, tokenizer, config)
+            name: load_backend(name, tokenizer, config, self.latency)
             for name in {DEFAULT_BACKEND, *config.backends.values()}
         }
         self._compilations = Compilations(self._compile, tokenizer.num_threads)
-        self._masks = MaskFiller(-(-tokenizer.vocab_size // 32), tokenizer.num_threads)
+        self._masks = MaskFiller(
+            -(-tokenizer.vocab_size // 32), tokenizer.num_threads, self.latency
+        )
         self._lock = threading.Lock()
 
     @classmethod
@@ -76,6 +85,7 @@ class ConstraintFactory:
         eos_token_ids: Seq[int],
         config: ConstraintConfig | None = None,
         num_threads: int | None = None,
+        latency: Latency | None = None,
     ) -> ConstraintFactory:
         """Make a factory over a tokenizer.json's text.
 
@@ -88,7 +98,7 @@ class ConstraintFactory:
             eos_token_ids=tuple(sorted(eos_token_ids)),
             num_threads=num_threads or os.cpu_count() or 1,
         )
-        return cls(facts, config or ConstraintConfig())
+        return cls(facts, config or ConstraintConfig(), latency)
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
         """Compile a spec and forget it. Returns what a lenient one leaves out, one line a keyword.
@@ -101,7 +111,7 @@ class ConstraintFactory:
         backend = self._backend(spec.kind)
         warnings = backend.validate(spec)
         constraint = self._lease(CompiledConstraint(spec, backend)).constraint
-        rehearse(constraint, backend, self.allocate_bitmask(1))
+        rehearse(constraint, backend, self.allocate_bitmask(1), self.latency)
         return warnings
 
     def translate(self, spec: ConstraintSpec) -> ConstraintSpec:
@@ -225,12 +235,12 @@ class ConstraintFactory:
     def _lease(self, compiled: CompiledConstraint) -> Lease:
         constraint = self.get_constraint(compiled)
         bitmask = self.allocate_bitmask(1)
-        start = time.perf_counter()
+        begun = self.latency.clock.begin()
         compiled.backend.fill_bitmasks([(constraint, 0)], bitmask)
-        compiled.is_slow |= time.perf_counter() - start > SLOW_SECONDS
+        compiled.judge_mask(self.latency.clock.end(begun), self.latency.limits)
         if constraint.error is not None:  # it shows when it is first asked
             raise InvalidConstraintError(constraint.error)
-        return Lease(compiled, constraint, Mask.ready(bitmask[0]))
+        return Lease(compiled, constraint, Mask.ready(bitmask[0]), self.latency)
 
     def _check_size(self, spec: ConstraintSpec) -> None:
         size, most = len(spec.value.encode()), self._config.max_bytes

@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, groupby
@@ -22,14 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenloom_engine.constraints.base import Bitmask, Constraint
+from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.constraints.low_priority import lower_priority
-from tokenloom_engine.constraints.masks import SLOW_SECONDS, CompiledConstraint, Mask
+from tokenloom_engine.constraints.masks import CompiledConstraint, Mask
 from tokenloom_engine.constraints.outlook import Outlook, Path, outlooks
 
 logger = logging.getLogger(__name__)
 
-MOST_SECONDS = 0.004
-"""After so long the caller leaves what is left to threads."""
 FEW_ROWS = 8
 """So many are filled one after the other: more threads would take longer to wake."""
 MANY_ROWS = 32
@@ -48,8 +45,9 @@ class Filling(NamedTuple):
 class MaskFiller:
     """Fills the masks of many constraints at once, what may take long in threads of its own."""
 
-    def __init__(self, words: int, num_threads: int) -> None:
+    def __init__(self, words: int, num_threads: int, latency: Latency) -> None:
         """`words`: the length of a row."""
+        self._latency = latency
         self._words = words
         # The forward wants the cores at the same time.
         self._num_quick = max(1, num_threads // 2)
@@ -66,12 +64,13 @@ class MaskFiller:
         masks: dict[int, Mask] = {}
         brief: list[Filling] = []
         quick: list[Filling] = []
+        limits = self._latency.limits
         for row, (compiled, constraint) in enumerate(rows):
             filling = Filling(compiled, constraint, bitmask, row)
             if compiled.is_slow or constraint.is_dear:
                 masks[row] = self._fill_in_thread(self._slow, [filling])[0]
             else:
-                (brief if compiled.is_brief else quick).append(filling)
+                (brief if compiled.is_brief(limits) else quick).append(filling)
         masks |= self._fill_soon(quick)
         masks |= self._fill_now(brief)
         return [masks[row] for row in range(len(rows))]
@@ -88,7 +87,7 @@ class MaskFiller:
         def fill() -> str | None:
             error = None
             if mask is None:
-                error = self._fill(Filling(compiled, constraint, bitmask, 0), time.thread_time)
+                error = self._fill(Filling(compiled, constraint, bitmask, 0))
             if error is None and constraint.error is None:
                 ahead.extend(self._outlooks(compiled, constraint, path, bitmask))
             return error
@@ -112,10 +111,11 @@ class MaskFiller:
 
     def _fill_now(self, brief: list[Filling]) -> dict[int, Mask]:
         masks: dict[int, Mask] = {}
-        deadline = time.perf_counter() + MOST_SECONDS
+        now = self._latency.clock.wall
+        deadline = now() + self._latency.limits.own_masks
         shares = _of_one_backend(brief) if len(brief) > FEW_ROWS else [[f] for f in brief]
         for place, share in enumerate(shares):
-            if time.perf_counter() > deadline:
+            if now() > deadline:
                 return masks | self._fill_soon(list(chain.from_iterable(shares[place:])))
             masks |= self._fill_together(share)
         return masks
@@ -124,22 +124,23 @@ class MaskFiller:
         """Fill rows of one back end, and return when they are filled."""
         if len(fillings) > 1 and self._try_together(fillings):
             return {f.row: Mask.ready(f.bitmask[f.row]) for f in fillings}
-        errors = {f.row: self._fill(f, time.perf_counter) for f in fillings}
+        errors = {f.row: self._fill(f) for f in fillings}
         return {f.row: Mask.ready(f.bitmask[f.row], errors[f.row]) for f in fillings}
 
     def _try_together(self, fillings: list[Filling]) -> bool:
-        start = time.perf_counter()
+        clock, limits = self._latency.clock, self._latency.limits
+        begun = clock.begin()
         rows = [(filling.constraint, filling.row) for filling in fillings]
         try:
             fillings[0].compiled.backend.fill_bitmasks(rows, fillings[0].bitmask)
         except Exception:
             logger.exception("masks could not be filled; trying each alone")
             return False
-        seconds = time.perf_counter() - start
+        seconds = clock.end(begun)
         # If it was long, whose fault that is shows when each is filled alone, in a thread.
-        average = seconds / len(fillings) if seconds < SLOW_SECONDS else math.inf
+        average = seconds / len(fillings) if seconds < limits.slow_mask else math.inf
         for filling in fillings:
-            filling.compiled.count_mask(average, is_slow=False)
+            filling.compiled.count_batch(average)
         self._add_seconds(seconds)
         return True
 
@@ -159,33 +160,36 @@ class MaskFiller:
 
         def fill() -> None:
             for filling, mask in zip(fillings, masks, strict=True):
-                mask.filled.set_result(self._fill(filling, time.thread_time))
+                mask.filled.set_result(self._fill(filling))
 
         threads.submit(fill)
         return masks
 
-    def _fill(self, filling: Filling, clock: Callable[[], float]) -> str | None:
+    def _fill(self, filling: Filling) -> str | None:
         """Fill a row; returns why that was not possible, if it was not."""
         compiled, constraint, bitmask, row = filling
         error = None
-        start = clock()
+        clock = self._latency.clock
+        begun = clock.begin()
         try:
             compiled.backend.fill_bitmasks([(constraint, row)], bitmask)
         except Exception as problem:  # whatever a library raises, it is this row's own
             logger.exception("a mask could not be filled")
             error = type(problem).__name__
-        seconds = clock() - start
-        compiled.count_mask(seconds, is_slow=seconds > SLOW_SECONDS)
+        seconds = clock.end(begun)
+        compiled.count_mask(seconds, self._latency.limits)
         self._add_seconds(seconds)
         return error
 
     def _outlooks(
         self, compiled: CompiledConstraint, constraint: Constraint, path: Path, bitmask: Bitmask
     ) -> list[Outlook]:
-        start = time.perf_counter()  # whatever the reason, who has to wait for guesses makes none
+        start = (
+            self._latency.clock.wall()
+        )  # whatever the reason, who has to wait for guesses makes none
         found = outlooks(compiled.backend, constraint, path, bitmask)
-        seconds = time.perf_counter() - start
-        compiled.is_slow |= seconds > SLOW_SECONDS * len(path.drafts)
+        seconds = self._latency.clock.wall() - start
+        compiled.count_look_ahead(seconds, len(path.drafts), self._latency.limits)
         self._add_seconds(seconds)
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -13,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom_engine.constraints.base import Constraint, ConstraintBackend
+from tokenloom_engine.constraints.latency import FAR, LatencyLimits, LatencyTracker
 from tokenloom_engine.constraints.outlook import Outlook
 from tokenloom_engine.constraints.spec import ConstraintSpec
 
-SLOW_SECONDS = 0.005
-"""What takes longer to fill goes to the slow lane until it is quick again."""
-BRIEF_SECONDS = 0.0005
-"""What took less is filled by the caller the next time."""
 TRIED_MASKS = 256
 """After so many without a slow one among them a grammar is known to be quick. One that is not may
 have a slow part that no text came to yet."""
+TRIED_AGAIN = 4
+"""So many times as many masks it takes after slow ones."""
 
 
 def _ended(error: str | None) -> Future[str | None]:
@@ -43,27 +41,48 @@ class CompiledConstraint:
     spec: ConstraintSpec
     backend: ConstraintBackend
     pool: list[Constraint] = field(default_factory=list)
-    is_slow: bool = False
-    """Whether its last mask took long."""
     seconds: float = math.inf
     """What its last mask took: of a core's time, where others may have used the cores, too."""
     sets_temperature: bool = False
     """Whether its masks come with temperatures, and so at twice the cost."""
-
     num_tried: int = 0
-    """How many of its masks were filled and none was slow."""
+    """How many of its masks were filled since it counted as slow."""
+    masks: LatencyTracker = field(default_factory=LatencyTracker)
+    look_aheads: LatencyTracker = field(default_factory=LatencyTracker)
+    """Of its masks behind drafts, all together."""
 
     @property
-    def is_brief(self) -> bool:
+    def is_slow(self) -> bool:
+        """Whether masks took long, so that the next one may."""
+        return self.masks.is_slow
+
+    def is_brief(self, limits: LatencyLimits) -> bool:
         """Whether the next mask hardly takes longer than to have it filled by a thread."""
         is_tried = self.num_tried >= TRIED_MASKS
-        return is_tried and self.seconds < BRIEF_SECONDS and not self.sets_temperature
+        return is_tried and self.seconds < limits.brief_mask and not self.sets_temperature
 
-    def count_mask(self, seconds: float, *, is_slow: bool) -> None:
-        """Learn from a mask. One that ever was slow is never brief again."""
+    def judge_mask(self, seconds: float, limits: LatencyLimits) -> None:
+        """Learn whether masks are slow."""
+        self.masks.observe(seconds, limits.slow_mask, far=FAR)
+
+    def count_mask(self, seconds: float, limits: LatencyLimits) -> None:
+        """Learn from a mask."""
         self.seconds = seconds
-        self.is_slow = is_slow
-        self.num_tried = -sys.maxsize if is_slow else self.num_tried + 1
+        self.judge_mask(seconds, limits)
+        self.num_tried = (1 - TRIED_AGAIN) * TRIED_MASKS if self.is_slow else self.num_tried + 1
+        if self.look_aheads.is_slow:
+            self.look_aheads.skip()
+
+    def count_batch(self, average: float) -> None:
+        """Learn from a mask that was filled together with others. Whose fault it is if that took
+        long shows when each is filled alone: an infinite average.
+        """
+        self.seconds = average
+        self.num_tried += 1
+
+    def count_look_ahead(self, seconds: float, num_drafts: int, limits: LatencyLimits) -> None:
+        """Learn from the masks behind drafts."""
+        self.look_aheads.observe(seconds, limits.slow_mask * num_drafts)
 
 
 class Mask(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import numpy as np
 
@@ -14,21 +13,22 @@ from tokenloom_engine.constraints.base import (
     ConstraintBackend,
     InvalidConstraintError,
 )
+from tokenloom_engine.constraints.latency import Latency
 
 MAX_STEPS = 8
-MAX_SECONDS = 0.005
-"""Of its masks, all together. What is slow to accept shows soon."""
 MAX_FORCED = 64
 """As many as join a running sequence's step."""
 
 
-def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmask) -> None:
+def rehearse(
+    constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmask, latency: Latency
+) -> None:
     """Go on from a state whose mask is filled, by tokens drawn among those allowed.
 
     Raises InvalidConstraintError if the constraint errs on what every text has in common, or would
     hold up other sequences. Whatever it comes to behind a choice may never be chosen.
     """
-    allowance = Allowance(is_strict=True)
+    allowance = Allowance(latency)
     _follow(constraint, allowance, most=None)
     if constraint.is_dear:  # it may have put off what it was to accept
         backend.fill_bitmasks([(constraint, 0)], bitmask)
@@ -36,13 +36,14 @@ def rehearse(constraint: Constraint, backend: ConstraintBackend, bitmask: Bitmas
         raise InvalidConstraintError(constraint.error)
     draw = random.Random(0)
     had_choice = False
-    seconds_left = MAX_SECONDS
+    clock = latency.clock
+    seconds_left = latency.limits.rehearsal  # what is slow to accept shows soon
     for _ in range(MAX_STEPS):
         if seconds_left < 0 or not _goes_on(constraint):
             break
-        start = time.thread_time()
+        begun = clock.begin()
         backend.fill_bitmasks([(constraint, 0)], bitmask)
-        seconds_left -= time.thread_time() - start
+        seconds_left -= clock.end(begun)
         allowed = np.flatnonzero(np.unpackbits(bitmask[0].view(np.uint8), bitorder="little"))
         if constraint.error is not None and not had_choice:
             raise InvalidConstraintError(constraint.error)

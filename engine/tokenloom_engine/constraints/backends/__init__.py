@@ -1,6 +1,7 @@
 """The libraries that compile specs: one module each, whose name is its option value.
 
-A module, or package, has a function `create_backend(tokenizer, config) -> ConstraintBackend`.
+A module, or package, has a function
+`create_backend(tokenizer, config, latency) -> ConstraintBackend`.
 Adding a library is adding a module; `docs/extending-constraints.md` walks through one.
 """
 
@@ -11,6 +12,7 @@ from importlib import import_module
 
 from tokenloom_engine.constraints.base import ConstraintBackend, TokenizerFacts
 from tokenloom_engine.constraints.config import ConstraintConfig
+from tokenloom_engine.constraints.latency import Latency
 
 
 def backend_names() -> list[str]:
@@ -19,7 +21,10 @@ def backend_names() -> list[str]:
 
 
 def load_backend(
-    name: str, tokenizer: TokenizerFacts, config: ConstraintConfig
+    name: str,
+    tokenizer: TokenizerFacts,
+    config: ConstraintConfig,
+    latency: Latency | None = None,
 ) -> ConstraintBackend:
     """Make the back end of that name. Raises ImportError, with the remedy, if it is not installed.
 
@@ -29,5 +34,5 @@ def load_backend(
         module = import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         raise ImportError(f"{error.name} (pip install 'tokenloom[{name}]')") from error
-    backend: ConstraintBackend = module.create_backend(tokenizer, config)
+    backend: ConstraintBackend = module.create_backend(tokenizer, config, latency or Latency())
     return backend

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as Seq
 from functools import cached_property
 from typing import cast
@@ -12,7 +11,6 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
 from tokenloom_engine.constraints.backends.llguidance.aside import Aside
-from tokenloom_engine.constraints.backends.llguidance.call_clock import CallClock
 from tokenloom_engine.constraints.backends.llguidance.constraint import LlguidanceConstraint
 from tokenloom_engine.constraints.backends.llguidance.grammar import (
     compiled_schema,
@@ -30,6 +28,7 @@ from tokenloom_engine.constraints.base import (
 )
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.lark import sets_temperature
+from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.constraints.left_out import with_places
 from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 from tokenloom_engine.constraints.special_tokens import SpecialTokens
@@ -67,7 +66,9 @@ class AddedTokens(msgspec.Struct):
 class LlguidanceBackend:
     """Compiles and steps LLMatchers over one tokenizer."""
 
-    def __init__(self, tokenizer: TokenizerFacts, config: ConstraintConfig) -> None:
+    def __init__(
+        self, tokenizer: TokenizerFacts, config: ConstraintConfig, latency: Latency
+    ) -> None:
         self._tokenizer = LLTokenizer(
             tokenizer.json,
             n_vocab=tokenizer.vocab_size,
@@ -76,7 +77,7 @@ class LlguidanceBackend:
         )
         self._special_tokens = self._find_special_tokens(tokenizer.json)
         self._aside = Aside(self._tokenizer)
-        self._clock = CallClock()
+        self._latency = latency
         self._num_threads = tokenizer.num_threads
         self._config = config
 
@@ -105,7 +106,7 @@ class LlguidanceBackend:
         self._aside.clear()  # those that went before; their memory is wanted
         limits = self._limits(spec.kind)
         grammar = grammar_to_compile(spec, self._special_tokens)
-        matcher = LateMatcher(self._tokenizer, grammar, limits, self._aside, self._clock)
+        matcher = LateMatcher(self._tokenizer, grammar, limits, self._aside, self._latency)
         constraint = LlguidanceConstraint(matcher)
         if constraint.error is not None:
             raise InvalidConstraintError(constraint.error)
@@ -117,18 +118,19 @@ class LlguidanceBackend:
         own = [(cast(LlguidanceConstraint, constraint), row) for constraint, row in rows]
         asking = [(c, row) for c, row in own if not c.fill_known(bitmask, row)]
         if len(asking) > FEW_ROWS:
-            start = time.perf_counter()
+            start = self._latency.clock.wall()
             matchers = [(constraint.matcher, row) for constraint, row in asking]
             fill_next_token_bitmask_par(self._executor, matchers, bitmask)
-            average = (time.perf_counter() - start) / len(asking)
+            average = (self._latency.clock.wall() - start) / len(asking)
             for constraint, row in asking:
                 constraint.learn(average, bitmask, row)
         else:
+            clock = self._latency.clock
             size, first = bitmask.strides[0], bitmask.ctypes.data
             for constraint, row in asking:
-                begun = self._clock.begin()
+                begun = clock.begin()
                 constraint.matcher.unsafe_compute_mask_ptr(first + row * size, size)
-                constraint.learn(self._clock.end(begun), bitmask, row)
+                constraint.learn(clock.end(begun), bitmask, row)
         for constraint, _ in own:
             constraint.read_temperature()
 

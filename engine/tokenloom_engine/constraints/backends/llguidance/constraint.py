@@ -158,7 +158,7 @@ class LlguidanceConstraint:
 
     def _glance(self, ids: Seq[int]) -> int:
         """How many of these tokens would be accepted, as far as it can be told in no time."""
-        most_seconds = self._cost.seconds_to_look(goes_back=self._late.goes_back)
+        most_seconds = self._cost.seconds_to_look()
         count, seconds = 0, 0.0
         while count < len(ids) and seconds < most_seconds:
             most = max(1, 2 * count)  # which may take ten times as long

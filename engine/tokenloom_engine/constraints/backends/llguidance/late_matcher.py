@@ -9,10 +9,10 @@ from collections.abc import Sequence as Seq
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from tokenloom_engine.constraints.backends.llguidance.aside import Aside
-from tokenloom_engine.constraints.backends.llguidance.call_clock import CallClock
 from tokenloom_engine.constraints.backends.llguidance.cost import Cost
 from tokenloom_engine.constraints.backends.llguidance.reason import reason
 from tokenloom_engine.constraints.backends.llguidance.recollection import Recollection
+from tokenloom_engine.constraints.latency import Latency
 
 FORCED_TOO_FAR = "; ff_tokens)"
 """In the error of a matcher that met its limit while it looked how far the text is forced."""
@@ -33,23 +33,23 @@ class LateMatcher:
         grammar: str,
         limits: LLParserLimits,
         aside: Aside,
-        clock: CallClock,
+        latency: Latency,
     ) -> None:
         """Compile. What is wrong with the grammar is in `error`: the library never raises."""
         self.tokenizer = tokenizer
         self.grammar = grammar
         self._limits = limits
         self._aside = aside
-        self._clock = clock
-        self.cost = Cost(clock)
+        self._latency = latency
+        # LLMatcher's own rollback leaves captures behind, and refuses where `max_tokens` is set.
+        self.goes_back = "capture" not in grammar and not MAX_TOKENS.search(grammar)
+        """Whether tokens can be taken back without coming again from an earlier state."""
+        self.cost = Cost(latency, goes_back=self.goes_back)
         start = time.perf_counter()
         self._initial = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         """Never moves. The matchers copied from it share its lexer, one after the other."""
         self.cost.count_compilation(time.perf_counter() - start)
-        # LLMatcher's own rollback leaves captures behind, and refuses where `max_tokens` is set.
-        self.goes_back = "capture" not in grammar and not MAX_TOKENS.search(grammar)
-        """Whether tokens can be taken back without coming again from an earlier state."""
-        self._past = Recollection(self._initial, follows=not self.goes_back)
+        self._past = Recollection(self._initial, latency, follows=not self.goes_back)
         self.matcher = self._initial.deep_copy()
         """As it is now; but what was put off, it does not know yet."""
         self.accepted: list[int] = []
@@ -82,7 +82,8 @@ class LateMatcher:
         begun = self.cost.begin()
         is_accepted = self.matcher.consume_tokens(list(ids))
         if not is_accepted and FORCED_TOO_FAR in self.matcher.get_error():
-            self._put_off, self.cost.is_dear = list(ids), True
+            self._put_off = list(ids)
+            self.cost.calls.mark_slow()
             return True
         self._past.follow(self.accepted)
         self.cost.end(begun)
@@ -131,7 +132,7 @@ class LateMatcher:
 
     def fresh(self) -> LateMatcher:
         """Another one at the start, which shares nothing with this one."""
-        return LateMatcher(self.tokenizer, self.grammar, self._limits, self._aside, self._clock)
+        return LateMatcher(self.tokenizer, self.grammar, self._limits, self._aside, self._latency)
 
     def _accept_again(self) -> None:
         """Go on where what is forced is longer than the limit, or endless: that is no fault of the

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from llguidance import LLMatcher
+
+from tokenloom_engine.constraints.latency import Latency
 
 LAG = 32
 """A matcher that is kept stays so many tokens behind, and is never twice as far: going back over
 drafts, or a run of forced tokens, is a matter of a few."""
-MOST_SECONDS = 0.001
-"""Of CPU time to come to a state again: whoever asks holds all sequences up."""
 FEW = 4
 """Tokens between two looks at the clock."""
 
@@ -25,9 +23,10 @@ class Recollection:
     A matcher that was asked for masks or forced tokens has run ahead, over text that must follow.
     """
 
-    def __init__(self, initial: LLMatcher, *, follows: bool) -> None:
+    def __init__(self, initial: LLMatcher, latency: Latency, *, follows: bool) -> None:
         """`follows`: whether states on the way are kept, so that none is far."""
         self._initial = initial
+        self._latency = latency
         self.follows = follows
         self.forget()
 
@@ -51,9 +50,10 @@ class Recollection:
         if len(accepted) < self._count:
             self.forget()
         matcher = self.matcher.deep_copy()
-        start = time.thread_time()
+        cpu_seconds, most = self._latency.clock.cpu, self._latency.limits.recollection
+        start = cpu_seconds()
         for first in range(self._count, len(accepted), FEW):
-            if time.thread_time() - start > MOST_SECONDS:
+            if cpu_seconds() - start > most:  # whoever asks holds all sequences up
                 raise TooFarError
             matcher.consume_tokens(accepted[first : first + FEW])
         return matcher
