@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import torch
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.block_manager import BlockManager
@@ -14,7 +15,7 @@ from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.drafts import DEFAULT_MOST, Drafter
-from tokenloom_engine.errors import LoadError
+from tokenloom_engine.errors import DeviceError, LoadError
 from tokenloom_engine.forward_clock import ForwardClock
 from tokenloom_engine.forwards import Flight, Forwards
 from tokenloom_engine.logits_processors import LogitsProcessors, ProcessorContext, ProcessorError
@@ -136,7 +137,10 @@ class Engine:
             self._remove(sequence)
 
     def step(self) -> StepOutputs:
-        """One forward for all that can run, and what came of it."""
+        """One forward for all that can run, and what came of it.
+
+        Raises DeviceError if there can be no other one.
+        """
         start = time.perf_counter()
         if self._flight is None:
             self._launch()
@@ -206,6 +210,9 @@ class Engine:
             if not any(row.is_prefill for row in flight.rows):
                 self._latency.observe_step(seconds)
             self._take(drawn)
+        except torch.AcceleratorError as error:
+            # Not one for want of memory: whatever is asked of the device now fails as well.
+            raise DeviceError(f"the device failed: {str(error).splitlines()[0]}") from error
         except Exception as error:
             logger.exception("a step failed; its sequences end")
             self._tally.add_failure(flight)

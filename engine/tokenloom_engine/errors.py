@@ -14,6 +14,10 @@ class UnfaithfulError(LoadError):
     """The engine would compute something else than the model's own modules do."""
 
 
+class DeviceError(Exception):
+    """The device computes nothing any more for this process, which must end."""
+
+
 def one_line(error: BaseException) -> str:
     """Join the lines of an error's message and cut what is too long for a log's line."""
     text = " ".join(str(error).split()) or type(error).__name__

@@ -61,11 +61,16 @@ IGNORED = {
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the GPU if there is one."""
+    """The device of that name; `auto` is the GPU if there is one.
+
+    A GPU comes with its index, which some of torch's functions demand.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise LoadError("`device` is cuda, but torch sees no GPU")
+    if name == "cuda":
+        return torch.device(name, torch.cuda.current_device())
     return torch.device(name)
 
 

@@ -134,7 +134,7 @@ class ModelRunner:
             sha=checkpoint.sha,
             model_type=model.config.model_type,
             dtype=str(self._dtype).removeprefix("torch."),
-            device=str(self._device),
+            device=self._device.type,
             attention=served.attention,
             vocab_size=served.vocab_size,
             eos_token_ids=sorted(served.eos_token_ids),

@@ -13,12 +13,13 @@ import signal
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import zmq
 
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.errors import LoadError, one_line
+from tokenloom_engine.errors import DeviceError, LoadError, one_line
 from tokenloom_engine.logs import configure_logging, tame_libraries
 from tokenloom_engine.messages import (
     Abort,
@@ -30,6 +31,9 @@ from tokenloom_engine.messages import (
     StepOutputs,
     Submit,
 )
+
+if TYPE_CHECKING:
+    from tokenloom_engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +82,13 @@ class EngineProcess:
         gc.collect()
         gc.freeze()
         self._send(Ready(engine.model))
+        try:
+            self._serve(engine)
+        except DeviceError as error:
+            self._end_without_device(error)
+
+    def _serve(self, engine: Engine) -> NoReturn:
+        """Take messages and step. Raises DeviceError."""
         while True:
             for message in self._receive(engine.has_work, engine.is_compiling):
                 match message:
@@ -97,6 +108,18 @@ class EngineProcess:
         self._send(Fatal(reason))
         self._socket.close()
         return 1
+
+    def _end_without_device(self, error: DeviceError) -> NoReturn:
+        """Say why, and end: the front starts the engine again, in a process with a new context.
+
+        Nothing is torn down in order, for that may wait for the device.
+        """
+        logger.critical("%s; the engine process ends", error)
+        self._send(Fatal(str(error)))
+        self._socket.close()
+        zmq.Context.instance().term()  # waits until the message is sent
+        logging.shutdown()
+        os._exit(1)
 
     def _set_priority(self) -> None:
         """Of this thread, and of all that it will start."""

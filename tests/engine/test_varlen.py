@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +12,18 @@ from torch.nn.attention.varlen import varlen_attn
 
 from tests.engine.conftest import Encode
 from tests.engine.running import run, submission
-from tests.engine.varlen import attend_by_varlen, tiny_engine, varlen_attention
+from tests.engine.varlen import FlashAttention2, attend_by_varlen, tiny_engine, varlen_attention
 from tokenloom_engine.attention import resolve_attention, settle_attention
 from tokenloom_engine.attention.base import AttentionOptions, LayerSpec
 from tokenloom_engine.attention.sdpa import SdpaAttention
-from tokenloom_engine.attention.varlen import NEEDED, VarlenAttention, VarlenStep, layers_refusal
+from tokenloom_engine.attention.varlen import (
+    NEEDED,
+    PAGE,
+    VarlenAttention,
+    VarlenStep,
+    call_options,
+    layers_refusal,
+)
 from tokenloom_engine.batch import Batch, Row
 from tokenloom_engine.errors import LoadError
 from tokenloom_engine.sequence import Sequence
@@ -57,6 +65,76 @@ def test_says_what_sdpa_says(vocabulary: Vocabulary, window: int | None, kv_head
         n = len(batch.slots)
         assert ours.shape == expected.shape
         torch.testing.assert_close(ours[:n], expected[:n])
+
+
+@pytest.mark.parametrize("release", [(2, 12), (2, 13), (2, 14)])
+@pytest.mark.parametrize("window", [None, 200])
+@pytest.mark.parametrize("kv_heads", [4, 1])
+@pytest.mark.parametrize("counts", [(1, 1), (1, 1, 1, 1, 1, 1), (40, 40), (1, 40, 1), (1,)])
+def test_no_call_is_split_in_the_way_that_loses_rows(
+    vocabulary: Vocabulary,
+    counts: tuple[int, ...],
+    kv_heads: int,
+    window: int | None,
+    release: tuple[int, int],
+) -> None:
+    """As FlashAttention 2 does it, with keys of several tiles and few rows."""
+    torch.manual_seed(1)
+    spec = LayerSpec(0, kv_heads, 80, 80, window)
+    options = AttentionOptions(scaling=0.2, sliding_window=window)
+    operation = FlashAttention2(release)
+    num_blocks = 2 * len(counts)
+    backends = (
+        VarlenAttention([spec], num_blocks, PAGE, torch.float32, CPU, operation, release),
+        SdpaAttention([spec], num_blocks, PAGE, torch.float32, CPU),
+    )
+
+    def attend(counts: tuple[int, ...]) -> None:
+        rows = []
+        for sequence, count in zip(sequences, counts, strict=True):
+            rows.append(Row(sequence, sequence.num_computed, count, is_prefill=False))
+            sequence.num_computed += count
+        batch = Batch.pack(rows, PAGE, CPU, twin=False)
+        num_tokens = batch.input_ids.shape[1]
+        q, k, v = (torch.randn(num_tokens, heads, 80) for heads in (4, kv_heads, kv_heads))
+        ours, expected = (
+            (backend.prepare(batch), backend.attend(0, q, k, v, options))[1] for backend in backends
+        )
+        torch.testing.assert_close(ours, expected)
+
+    sequences = []
+    for number in range(len(counts)):
+        sequences.append(Sequence(submission(number, [1] * 400), vocabulary))
+        sequences[-1].block_table = [2 * number, 2 * number + 1]
+    attend(tuple(300 - number for number in range(len(counts))))
+    attend(counts)
+    is_packed = max(counts) == 1 and kv_heads == 1 and window is None
+    assert (operation.num_split > 0) == (is_packed and release >= (2, 13)), "fast where it may be"
+
+
+@pytest.mark.parametrize(
+    ("release", "most_queries", "window", "heads", "kv_heads", "expected"),
+    [
+        ((2, 12), 1, None, 32, 8, {"window_size": (-1, -1)}),
+        ((2, 13), 1, None, 32, 8, {"window_size": (-1, -1)}),
+        ((2, 12), 1, None, 32, 32, {"window_size": (-1, 0)}),
+        ((2, 13), 1, None, 32, 32, {"window_size": (-1, 0), "num_splits": 1}),
+        ((2, 12), 1, 4096, 32, 8, {"window_size": (4095, 0)}),
+        ((2, 13), 1, 4096, 32, 8, {"window_size": (4095, 0), "num_splits": 1}),
+        ((2, 13), 2, None, 32, 8, {"window_size": (-1, 0), "num_splits": 1}),
+        ((3, 0), 40, 20, 8, 8, {"window_size": (19, 0), "num_splits": 1}),
+    ],
+)
+def test_the_options_of_a_call(
+    release: tuple[int, int],
+    most_queries: int,
+    window: int | None,
+    heads: int,
+    kv_heads: int,
+    expected: dict[str, Any],
+) -> None:
+    found = call_options(release, most_queries, window, heads=heads, kv_heads=kv_heads)
+    assert found == expected
 
 
 def test_whole_engines_agree(tmp_path: Path, model_path: Path, encode: Encode) -> None:

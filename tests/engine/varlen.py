@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
 
-from tokenloom_engine.attention.varlen import VarlenAttention
+from tokenloom_engine.attention.varlen import PAGE, VarlenAttention
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.probe import probe_layers
@@ -78,6 +80,7 @@ def varlen_attention(
     enable_gqa: bool,
     seqused_k: torch.Tensor,
     block_table: torch.Tensor,
+    num_splits: int | None = None,
 ) -> torch.Tensor:
     """What `torch.nn.attention.varlen.varlen_attn` says of its arguments, checked and computed.
 
@@ -102,9 +105,56 @@ def varlen_attention(
         place = torch.arange(last - first)[:, None] + num_keys - (last - first)
         distance = place - torch.arange(num_keys)
         left, right = window_size
-        hidden = distance < -right
+        hidden = distance < -right if right >= 0 else torch.zeros_like(distance, dtype=torch.bool)
         if left >= 0:
             hidden |= distance > left
         weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         output[first:last] = torch.einsum("hqk,khd->qhd", weights, v)
     return output
+
+
+@dataclass
+class FlashAttention2:
+    """The same as FlashAttention 2 of a release of torch does it on a GPU, faults included.
+
+    By its C++ (`mha_varlen_fwd` and `num_splits_heuristic`): where a paged call splits keys, the
+    parts are combined over the first row, and what the others get is whatever was in memory.
+    """
+
+    release: tuple[int, int]
+    num_processors: int = 132
+    num_split: int = 0
+    """Calls that were split."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cu_seq_q: torch.Tensor,
+        cu_seq_k: torch.Tensor,
+        max_q: int,
+        max_k: int,
+        *,
+        window_size: tuple[int, int],
+        num_splits: int | None = None,
+        **options: Any,  # noqa: ANN401 - those of `varlen_attention`
+    ) -> torch.Tensor:
+        assert key.shape[1] % PAGE == 0 and query.shape[2] % 8 == 0
+        if num_splits is not None and self.release < (2, 13):
+            raise RuntimeError("num_splits requires FA3")
+        output = varlen_attention(
+            query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size=window_size, **options
+        )
+        heads, kv_heads = query.shape[1], key.shape[2]
+        is_packed = max_q == 1 and heads > kv_heads and window_size == (-1, -1)
+        if self.release < (2, 13) or num_splits == 1:
+            return output
+        rows, queries = len(cu_seq_q) - 1, heads // kv_heads if is_packed else max_q
+        num_tiles = rows * (kv_heads if is_packed else heads) * -(-queries // 64)
+        key_tile = 256 if query.shape[2] <= 64 else 128 if query.shape[2] <= 128 else 64
+        if max_k > key_tile and num_tiles < 0.8 * 2 * self.num_processors:
+            self.num_split += 1
+            if not is_packed:  # the stride from row to row of the output stays 0
+                output[int(cu_seq_q[1]) :] = torch.nan
+        return output

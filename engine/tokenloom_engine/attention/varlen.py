@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ PAGE = 256
 MOST_KEY_DIM = 256
 NEEDED = {"scale", "window_size", "enable_gqa", "seqused_k", "block_table"}
 """Arguments of torch's operation that its older releases lack."""
+SPLITTING_RELEASE = (2, 13)
+"""The first torch that splits keys of paged calls."""
 AMPERE = (8, 0)
 """The first compute capability that FlashAttention 2 knows."""
 
@@ -56,9 +58,14 @@ class VarlenAttention:
         dtype: torch.dtype,
         device: torch.device,
         operation: Callable[..., torch.Tensor] | None = None,
+        release: tuple[int, int] | None = None,
     ) -> None:
-        """`operation` does what torch.nn.attention.varlen.varlen_attn does; None is that."""
+        """`operation` does what torch.nn.attention.varlen.varlen_attn does; None is that.
+
+        `release`: the torch whose operation it is; None is the installed one.
+        """
         self._operation = operation or _operation_of_torch()
+        self._release = release or _torch_release()
         self.device = device
         self.block_size = block_size
         self.scratch_block = num_blocks
@@ -109,7 +116,13 @@ class VarlenAttention:
         n = len(step.slots)  # without the batch's copy of a single token
         keys.flatten(0, 1).index_copy_(0, step.slots, key[:n])
         values.flatten(0, 1).index_copy_(0, step.slots, value[:n])
-        window = -1 if options.sliding_window is None else options.sliding_window - 1
+        call = call_options(
+            self._release,
+            step.most_queries,
+            options.sliding_window,
+            heads=query.shape[1],
+            kv_heads=key.shape[1],
+        )
         output = self._operation(
             query[:n],
             keys,
@@ -119,16 +132,35 @@ class VarlenAttention:
             step.most_queries,
             step.most_keys,
             scale=options.scaling,
-            window_size=(window, 0),
             enable_gqa=query.shape[1] != key.shape[1],
             seqused_k=step.lengths,
             block_table=step.tables,
+            **call,
         )
         if n == len(query):
             return output
         whole = query.new_zeros(len(query), *output.shape[1:])
         whole[:n] = output
         return whole
+
+
+def call_options(
+    release: tuple[int, int], most_queries: int, window: int | None, *, heads: int, kv_heads: int
+) -> dict[str, Any]:
+    """The arguments that make FlashAttention 2 right, and fast where it can be.
+
+    From torch 2.13 on it may split the keys of paged calls among thread blocks, and then writes
+    the parts of all rows to the first one (https://github.com/pytorch/pytorch/issues/194167). It
+    does not where `num_splits` is 1, which older releases refuse. It splits rightly where it packs
+    the query heads of a key head: with a single query a row, without a window. A single query is
+    the last one, so a call without an end to the right has the same numbers.
+    """
+    if most_queries == 1 and window is None and heads > kv_heads:
+        return {"window_size": (-1, -1)}
+    options: dict[str, Any] = {"window_size": (-1 if window is None else window - 1, 0)}
+    if release >= SPLITTING_RELEASE:
+        options["num_splits"] = 1
+    return options
 
 
 def block_tables(
@@ -167,6 +199,11 @@ def layers_refusal(layers: list[LayerSpec]) -> str | None:
         if layer.key_dim % 8 or layer.key_dim > MOST_KEY_DIM:
             return f"needs heads of a multiple of 8 and at most {MOST_KEY_DIM} numbers"
     return None
+
+
+def _torch_release() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _operation_of_torch() -> Callable[..., torch.Tensor]:
