@@ -100,7 +100,7 @@ def test_the_process_of_a_device_that_failed_says_so_and_ends(
     """What the front does then is in the supervisor's tests: it starts another one."""
     address = f"ipc://{tmp_path}/engine"
     config = EngineConfig(model_id=str(model_path), max_batch_total_tokens=512)
-    socket = zmq.Context.instance().socket(zmq.PAIR)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
     socket.bind(address)
     command = [sys.executable, "-c", FAILING_PROCESS, address, msgspec.json.encode(config).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
