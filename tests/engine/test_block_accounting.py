@@ -26,7 +26,7 @@ from tokenloom_engine.messages import EngineStats, LogprobParams, Submit
 from tokenloom_engine.scheduler import Scheduler
 from tokenloom_engine.sequence import Sequence
 
-CACHE_TOKENS = 224
+CACHE_TOKENS = 176
 SEEDS = range(3)
 SETTINGS: dict[str, dict[str, Any]] = {
     "kernels": {"block_size": 16},
