@@ -23,6 +23,7 @@ class _Sequence:
     ids: list[int]
     block_table: list[int]
     num_scored: int = 10**9
+    is_long: bool = False
 
 
 @dataclass
