@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,10 @@ def test_tokens_that_are_forced_are_called_so_also_when_that_is_known_late(
     submits = [submission(0, encode(STORY), 24, constraint=spec)]
     early = run(engine, submits)[0]
     tamper(monkeypatch, backend, lambda rows: burn(0.03))
+    # A step of this sequence alone waits for its mask, however busy the machine is.
+    patient = replace(engine._latency.limits, lonely_patience=60)
+    monkeypatch.setattr(engine, "_latency", Latency(patient))
+    monkeypatch.setattr(engine._constraints, "latency", engine._latency)
     steps: list[EngineStats] = []
     late = run(engine, submits, after_step=steps.append)[0]
     assert late.ids == early.ids
@@ -257,12 +262,12 @@ def test_slow_masks_are_filled_beside_the_quick_ones() -> None:
     slow, quick = (CompiledConstraint(NUMBER, backend) for _ in range(2))  # type: ignore[arg-type]
     filler = MaskFiller(2, num_threads=2, latency=Latency())
     rows = [(slow, Fake("0.3")), (quick, Fake("0")), (quick, Fake("0"))]
-    wait_for(filler.start(rows), 5)  # type: ignore[arg-type]
+    wait_for(filler.start(rows), 60)  # type: ignore[arg-type]
     assert [c.is_slow for c in (slow, quick)] == [True, False]
     masks = filler.start(rows)  # type: ignore[arg-type]
-    wait_for(masks[1:], 5)
+    wait_for(masks[1:], 60)
     assert [mask.is_ready for mask in masks] == [False, True, True]
-    wait_for(masks, 5)
+    wait_for(masks, 60)
     assert [mask.allowed.tolist() for mask in masks] == [[1, 1], [2, 2], [3, 3]]
     assert filler.take_seconds() > 0.5
     filler.close()
@@ -283,7 +288,7 @@ def test_many_quick_masks_are_filled_together_by_the_caller() -> None:
     filler = MaskFiller(2, num_threads=2, latency=manual_latency())
     fine = Fake("fine")
     for _ in range(TRIED_MASKS):
-        wait_for(filler.start([(compiled, fine)]), 5)  # type: ignore[list-item]
+        wait_for(filler.start([(compiled, fine)]), 60)  # type: ignore[list-item]
     together.clear()
     masks = filler.start([(compiled, fine)] * 20)  # type: ignore[list-item]
     assert together == [20]
