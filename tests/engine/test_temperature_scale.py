@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tests.engine.clocks import manual_latency
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
 from tokenloom_engine.constraints.lark import sets_temperature
@@ -32,9 +31,7 @@ DIGITS = "/[0-9]+/"
 
 @pytest.fixture(scope="module")
 def factory(tokenizer_file: Path) -> Iterator[ConstraintFactory]:
-    factory = ConstraintFactory.for_tokenizer(
-        tokenizer_file.read_text(), 49152, [2], latency=manual_latency()
-    )
+    factory = ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [2])
     yield factory
     factory.close()
 

@@ -72,6 +72,8 @@ class LatencyLimits:
     rehearsal: float = 0.005
     """Of a rehearsal's masks, all together."""
     recollection: float = 0.001
+    temperature_grammar: float = 0.005
+    """A grammar that sets temperatures compiles with the GIL held, in no more than this."""
 
     def scaled(self, factor: float) -> LatencyLimits:
         """The same, `factor` times as long, but for what holds nobody up."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as Seq
 
 import msgspec
 from llguidance import LLInterpreter, LLMatcher, LLParserLimits, LLTokenizer
 
 from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.constraints.temperature_scale import TemperatureScale
-
-MAX_COMPILE_SECONDS = 0.005
-"""The library compiles its interpreter with the GIL held, so it must not take long."""
 
 
 class Thermometer:
@@ -23,10 +20,15 @@ class Thermometer:
     """
 
     def __init__(
-        self, tokenizer: LLTokenizer, scale: TemperatureScale, limits: LLParserLimits
+        self,
+        tokenizer: LLTokenizer,
+        scale: TemperatureScale,
+        limits: LLParserLimits,
+        latency: Latency,
     ) -> None:
         """Compile. Raises InvalidConstraintError."""
-        _check_compiles_soon(tokenizer, scale.grammar, limits)
+        _check_compiles_soon(tokenizer, scale.grammar, limits, latency)
+        self._latency = latency
         self._tokenizer = tokenizer
         self._scale = scale
         self._limits = limits
@@ -50,7 +52,7 @@ class Thermometer:
 
     def fork(self) -> Thermometer:
         """Another one, which shares nothing with this one and was not read yet."""
-        return Thermometer(self._tokenizer, self._scale, self._limits)
+        return Thermometer(self._tokenizer, self._scale, self._limits, self._latency)
 
     def read(self, ids: Seq[int]) -> None:
         """Set `temperature` to that of the state after these tokens. Mostly without the GIL."""
@@ -83,15 +85,17 @@ class _Report(msgspec.Struct):
     temperature: float
 
 
-def _check_compiles_soon(tokenizer: LLTokenizer, grammar: str, limits: LLParserLimits) -> None:
+def _check_compiles_soon(
+    tokenizer: LLTokenizer, grammar: str, limits: LLParserLimits, latency: Latency
+) -> None:
     """A matcher takes as long as an interpreter, but without the GIL."""
     for _ in range(2):  # once may be the machine's fault
-        start = time.thread_time()
+        begun = latency.clock.begin()
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-        seconds = time.thread_time() - start
+        seconds = latency.clock.end(begun)
         if matcher.is_error():
             reason = matcher.get_error()
             raise InvalidConstraintError(f"its temperatures cannot be followed: {reason}")
-        if seconds <= MAX_COMPILE_SECONDS:
+        if seconds <= latency.limits.temperature_grammar:
             return
     raise InvalidConstraintError("it is too large for a grammar that sets temperatures")

@@ -147,7 +147,9 @@ class LlguidanceBackend:
         except (ValueError, RecursionError) as error:
             raise InvalidConstraintError(str(error)) from error
         limits = self._limits(spec.kind)
-        return None if scale is None else Thermometer(self._tokenizer, scale, limits)
+        if scale is None:
+            return None
+        return Thermometer(self._tokenizer, scale, limits, self._latency)
 
     def _are_nullable(self, definitions: str, terminals: list[str]) -> list[bool]:
         """Which of these terminals match the empty text. Raises ValueError."""
