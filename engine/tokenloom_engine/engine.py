@@ -24,6 +24,7 @@ from tokenloom_engine.messages import ModelInfo, SequenceOutput, StepOutputs, Su
 from tokenloom_engine.model_runner import ModelRunner
 from tokenloom_engine.pending_constraints import PendingConstraints
 from tokenloom_engine.place import RowChoices
+from tokenloom_engine.request_id import working_for
 from tokenloom_engine.sampler import Sampler
 from tokenloom_engine.scheduler import Scheduler, SchedulerLimits
 from tokenloom_engine.sequence import Sequence
@@ -164,8 +165,10 @@ class Engine:
         self._runner.close()
 
     def _take_processors(self, sequence: Sequence) -> None:
+        submit = sequence.submit
         try:
-            sequence.processors = self._processors.take(sequence.submit.logits_processors)
+            with working_for(submit.request_id):
+                sequence.processors = self._processors.take(submit.logits_processors)
         except ValueError as error:
             sequence.refuse(f"`logits_processors`: {error}")
         except ProcessorError as error:
@@ -259,7 +262,8 @@ class Engine:
             try:
                 self._deliver(sequence)
             except Exception as error:
-                sequence.break_off(error)
+                with working_for(sequence.submit.request_id):
+                    sequence.break_off(error)
                 self._deliver(sequence)
 
     def _deliver(self, sequence: Sequence) -> None:
@@ -267,6 +271,9 @@ class Engine:
         output = sequence.take_output()
         if output is not None:
             self._tally.add_output(output)
+            if output.error is not None:
+                with working_for(sequence.submit.request_id):
+                    logger.error("Sequence %d failed: %s", output.id, output.error)
             self._outputs.append(output)
         if sequence.is_finished:
             self._remove(sequence)
@@ -275,7 +282,9 @@ class Engine:
         del self._sequences[sequence.submit.id]
         sequence.has_left = True
         self._scheduler.remove(sequence)
-        self._processors.give_back(sequence.processors)
+        if sequence.processors:
+            with working_for(sequence.submit.request_id):
+                self._processors.give_back(sequence.processors)
         self._pending.drop(sequence)
         self._masks.give_back(sequence)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 
+from pythonjsonlogger.core import RESERVED_ATTRS, merge_record_extra
 from pythonjsonlogger.json import JsonFormatter
+
+from tokenloom_engine.request_id import request_id
 
 LINE = "{asctime} {levelname:<7} {name}: {message}"
 LEVELS = {
@@ -15,15 +18,36 @@ LEVELS = {
     "warn": logging.WARNING,
     "error": logging.ERROR,
 }
+RESERVED = frozenset(RESERVED_ATTRS)
+"""Attributes of a record that are not its `extra`."""
 JSON_NAMES = {"asctime": "timestamp", "levelname": "level", "name": "target"}
 
 
 def configure_logging(*, json_output: bool, level: str = "info") -> None:
     """Send everything from `level` up to stderr, each record one line; warnings too."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_json_formatter() if json_output else logging.Formatter(LINE, style="{"))
+    handler.setFormatter(_json_formatter() if json_output else LineFormatter(LINE, style="{"))
+    handler.addFilter(add_request_id)
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     logging.captureWarnings(True)
+
+
+class LineFormatter(logging.Formatter):
+    """Writes the fields in a record's `extra` as `name=value` at the end of its line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line without a traceback."""
+        fields = merge_record_extra(record, {}, reserved=RESERVED)
+        line = super().formatMessage(record)
+        return " ".join([line, *(f"{name}={value}" for name, value in fields.items())])
+
+
+def add_request_id(record: logging.LogRecord) -> bool:
+    """Give a record the request id of its task or thread. A filter that keeps all records."""
+    id = request_id.get()
+    if id is not None:
+        record.request_id = id
+    return True
 
 
 def tame_libraries(*, with_progress: bool) -> None:

@@ -111,6 +111,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     forced_tokens: bool = True
     """False: tokens that the constraint forces are computed one by one instead of in one forward.
     The tokens are the same."""
+    request_id: str | None = None
+    """Id of the request, for log lines. It need not be unique."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

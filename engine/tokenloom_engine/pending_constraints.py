@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from tokenloom_engine.constraints.base import InvalidConstraintError
 from tokenloom_engine.constraints.factory import ConstraintFactory, Lease
 from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.request_id import working_for
 from tokenloom_engine.sequence import Sequence
 
 MAX_WAIT_SECONDS = 300.0
@@ -73,5 +74,6 @@ def _constrain(sequence: Sequence, future: Future[Lease]) -> None:
     except InvalidConstraintError as error:
         sequence.refuse(f"grammar is not valid: {error}")
     except Exception as error:
-        logger.exception("a constraint failed to compile; its sequence ends")
+        with working_for(sequence.submit.request_id):
+            logger.exception("a constraint failed to compile; its sequence ends")
         sequence.fail(f"the constraint failed: {type(error).__name__}")

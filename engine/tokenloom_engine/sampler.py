@@ -19,6 +19,7 @@ from tokenloom_engine.penalties import apply_logit_bias, apply_penalties, suppre
 from tokenloom_engine.place import Draws, Place, RowChoices, row_places, take_drawn
 from tokenloom_engine.prospect import Prospect
 from tokenloom_engine.randomness import uniform
+from tokenloom_engine.request_id import working_for
 from tokenloom_engine.warpers import (
     COLDEST,
     apply_min_p,
@@ -156,8 +157,9 @@ class Sampler:
                 continue
             ids, changed = tuple(prospect.ids), scores[row]
             try:
-                for processor in processors:
-                    changed = processor.apply(ids, changed)
+                with working_for(place.sequence.submit.request_id):
+                    for processor in processors:
+                        changed = processor.apply(ids, changed)
             except ProcessorError as error:
                 place.error = str(error)
                 continue

@@ -15,6 +15,7 @@ from tokenloom_engine.held_constraint import ConstraintFailedError, HeldConstrai
 from tokenloom_engine.logits_processors import LeasedProcessor
 from tokenloom_engine.messages import FinishReason, SequenceOutput, Submit
 from tokenloom_engine.report import Report
+from tokenloom_engine.request_id import working_for
 from tokenloom_engine.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -318,6 +319,7 @@ class Sequence:
     def _finish(self, reason: FinishReason) -> None:
         captures: Captures = {}
         if self.constraint is not None:  # after a stop string, more may have been forced
-            captures = self.constraint.captures(self.num_generated - self._report.num_tokens)
+            with working_for(self.submit.request_id):
+                captures = self.constraint.captures(self.num_generated - self._report.num_tokens)
         self._report.finish(reason, captures)
         self.is_finished = True

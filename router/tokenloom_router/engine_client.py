@@ -26,6 +26,7 @@ from tokenloom_engine.messages import (
     Ready,
     StepOutputs,
 )
+from tokenloom_engine.request_id import working_for
 from tokenloom_router.engine_metrics import EngineMetrics
 from tokenloom_router.entry import Entry
 from tokenloom_router.errors import GenerationError, UnavailableError
@@ -177,7 +178,8 @@ class EngineClient:
 
     def _break_off(self, entry: Entry) -> None:
         """End a sequence that goes on past its `max_new_tokens`."""
-        logger.error("The engine generated more outputs for a sequence than it may have tokens")
+        with working_for(entry.request_id):
+            logger.error("The engine generated more outputs for a sequence than it may have tokens")
         self._end(entry)
         self._abort(entry.id)
         entry.fail(GenerationError("the engine exceeded max_new_tokens"))

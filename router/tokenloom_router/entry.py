@@ -7,6 +7,7 @@ from collections.abc import Callable
 import anyio
 
 from tokenloom_engine.messages import SequenceOutput, Submit
+from tokenloom_engine.request_id import request_id
 from tokenloom_router.errors import (
     ConstraintError,
     GenerationError,
@@ -35,6 +36,7 @@ class Entry:
         "on_end",
         "output_at",
         "request",
+        "request_id",
         "timings",
     )
 
@@ -43,6 +45,8 @@ class Entry:
     ) -> None:
         self.id = id
         self.request = request
+        self.request_id = request_id.get()
+        """Of the task that made it."""
         self.timings = timings
         self.on_end = on_end
         """To be called once, when the engine is done with the sequence."""
@@ -70,6 +74,7 @@ class Entry:
             constraint=request.constraint,
             forced_tokens=request.forced_tokens,
             logits_processors=request.logits_processors,
+            request_id=self.request_id,
         )
 
     def put(self, output: SequenceOutput, now: float) -> None:
@@ -79,6 +84,7 @@ class Entry:
             timings.started_at = output.started_at
         if output.tokens:
             self.output_at = now
+            timings.num_tokens += len(output.tokens)
             if not timings.first_token_at:
                 timings.first_token_at = now
         if output.finish is not None:

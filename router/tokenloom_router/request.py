@@ -95,7 +95,7 @@ class ValidRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Timings:
-    """When a request passed each station, by `time.monotonic()`."""
+    """When a request passed each station, by `time.monotonic()`, and how far it has come."""
 
     received_at: float
     validated_at: float = 0.0
@@ -103,6 +103,8 @@ class Timings:
     """When the engine first ran it."""
     first_token_at: float = 0.0
     finished_at: float = 0.0
+    num_tokens: int = 0
+    """Tokens that its sequences, all together, have generated so far."""
 
     @property
     def total_seconds(self) -> float:

@@ -56,9 +56,10 @@ class RequestObserver(Protocol):
 class RequestMetrics:
     """Counts each request once, and its times and lengths at its end."""
 
-    observer: RequestObserver | None = None
-
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.observers: list[RequestObserver] = []
+        """To be told of each request."""
+
         def seconds(name: str, help_text: str) -> Histogram:
             return Histogram(name, help_text, buckets=SECONDS_BUCKETS, registry=registry)
 
@@ -107,7 +108,7 @@ class RequestMetrics:
         """Count a request as received now, and at the end of the block as what it became."""
         self._count.inc()
         record = RequestRecord()
-        ended = None if self.observer is None else self.observer.received()
+        on_end = [observer.received() for observer in self.observers]
         try:
             yield record
         except RequestError as error:
@@ -115,7 +116,7 @@ class RequestMetrics:
             raise
         finally:
             self._close(record, timings)
-            if ended is not None:
+            for ended in on_end:
                 ended(record, timings)
 
     def validated(self, request: ValidRequest) -> None:

@@ -103,6 +103,11 @@ class Router:
         return self._num_open_requests
 
     @property
+    def num_engine_messages(self) -> int:
+        """Messages from the engine so far: more and more of them while it makes progress."""
+        return self._client.num_received
+
+    @property
     def engine_pid(self) -> int | None:
         """Process id of the engine, while there is one."""
         return self._supervisor.pid

@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.router import Router
+from tokenloom_server.access_log import AccessLog
 from tokenloom_server.api.generate import generate_routes
 from tokenloom_server.api.invocations import invocation_routes
 from tokenloom_server.api.openai.routes import openai_routes
@@ -21,6 +22,7 @@ from tokenloom_server.api.tokenize import tokenize_routes
 from tokenloom_server.api.vertex import vertex_routes
 from tokenloom_server.errors import EXCEPTION_HANDLERS
 from tokenloom_server.http_metrics import HttpMetrics
+from tokenloom_server.middleware.access_line import AccessLine
 from tokenloom_server.middleware.api_key import ApiKey
 from tokenloom_server.middleware.openai_errors import OpenAIErrors
 from tokenloom_server.middleware.payload_limit import PayloadLimit
@@ -69,6 +71,11 @@ def create_app(settings: Settings, router: Router, metrics: Metrics) -> FastAPI:
     _add_middleware(app, settings, http_metrics)
     if settings.otlp_endpoint:
         _trace(app, settings.otlp_endpoint, settings.otlp_service_name, metrics)
+    if settings.access_log:
+        access_log = AccessLog()
+        metrics.requests.observers.append(access_log)
+        app.add_middleware(AccessLine, access_log=access_log)
+    app.add_middleware(RequestId)
     return app
 
 
@@ -78,7 +85,7 @@ def _trace(app: FastAPI, endpoint: str, service_name: str, metrics: Metrics) -> 
     from tokenloom_server.tracing import Tracing
 
     tracing = Tracing(endpoint, service_name)
-    metrics.requests.observer = tracing
+    metrics.requests.observers.append(tracing)
     app.add_middleware(RequestSpan, tracing=tracing)
 
 
@@ -88,7 +95,6 @@ def _add_middleware(app: FastAPI, settings: Settings, http_metrics: HttpMetrics)
     if settings.api_key:
         app.add_middleware(ApiKey, api_key=settings.api_key)
     app.add_middleware(OpenAIErrors)
-    app.add_middleware(RequestId)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.cors_allow_origin or ["*"],

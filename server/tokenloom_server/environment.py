@@ -73,6 +73,20 @@ def ignored_variables() -> list[str]:
     return lines
 
 
+def take_notify_socket() -> str | None:
+    """Return the service manager's socket, once: processes that we start do not inherit it."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    return address if address[:1] in ("/", "@") else None
+
+
+def take_watchdog_seconds() -> float | None:
+    """Return how long the service manager waits for a sign of progress from us, once."""
+    usec, pid = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
+    if not usec.isdecimal() or int(usec) == 0 or pid not in ("", str(os.getpid())):
+        return None
+    return int(usec) / 1e6
+
+
 def prepare_hub(cache: str | None) -> None:
     """Tell the Hub's library, here and in the engine process, what TGI takes from elsewhere.
 

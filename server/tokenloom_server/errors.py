@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Mount
 from typing_extensions import TypedDict
 
+from tokenloom_engine.request_id import request_id
 from tokenloom_router.errors import (
     ConstraintError,
     GenerationError,
@@ -24,6 +25,7 @@ from tokenloom_router.errors import (
 )
 from tokenloom_server.json_body import BodyError, body_error
 from tokenloom_server.middleware.payload_limit import PayloadTooLarge
+from tokenloom_server.middleware.request_id import HEADER as REQUEST_ID
 
 STATUSES: dict[type[RequestError], int] = {
     ValidationError: 422,
@@ -103,7 +105,10 @@ async def _on_disconnect(_request: Request, _error: ClientDisconnect) -> Respons
 
 
 async def _on_bug(_request: Request, _error: Exception) -> Response:
-    return _json_response(500, json_error("Internal server error", "internal"))
+    response = _json_response(500, json_error("Internal server error", "internal"))
+    if id := request_id.get():  # this response does not pass through the middleware
+        response.headers[REQUEST_ID] = id
+    return response
 
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Any]] = {

@@ -11,11 +11,12 @@ from typing import Any
 
 import httptools
 from uvicorn import Config
-from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from tokenloom_server.access_log import REFUSED_STATUS, AccessLog
 from tokenloom_server.connections import Connections
+from tokenloom_server.older_send import OlderSend
 
 MAX_HEADERS = 100
 MAX_PIPELINED = 16
@@ -71,10 +72,12 @@ class HttpProtocol(HttpToolsProtocol):
         *,
         limits: ConnectionLimits,
         connections: Connections,
+        access_log: AccessLog | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
         self._open_connections = connections
+        self._access_log = access_log
         self._phase = Phase.HEADER
         self._unanswered: deque[RequestResponseCycle] = deque()
         """The requests whose responses are not complete; the first one is being answered."""
@@ -316,8 +319,11 @@ class HttpProtocol(HttpToolsProtocol):
             self.disconnect()
             return
         for cycle in self._unanswered:
+            cycle.scope["state"][REFUSED_STATUS] = status.value
             cycle.disconnected = True
             cycle.message_event.set()
+        if not self._unanswered and self._access_log is not None:
+            self._access_log.refused(status.value)
         self._open_connections.mark_waiting(self)
         self.flow.resume_reading()
         content = reason.encode()
@@ -329,23 +335,3 @@ class HttpProtocol(HttpToolsProtocol):
         )
         self.transport.write_eof()
         self._receive_timer = self.loop.call_later(LINGER_SECONDS, self.disconnect)
-
-
-class OlderSend:
-    """Sends a response to an HTTP/1.0 client: without a length it ends with the connection."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._send = cycle.send
-        self._has_length = True
-
-    async def __call__(self, message: ASGISendEvent) -> None:
-        """Send a message of the application as it is, and never as a chunk."""
-        cycle = self._cycle
-        if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message.get("headers", [])}
-            if b"content-length" not in names:
-                self._has_length = cycle.chunked_encoding = False
-        elif message["type"] == "http.response.body" and not self._has_length:
-            cycle.expected_content_length = len(message.get("body", b""))
-        await self._send(message)

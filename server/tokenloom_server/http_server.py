@@ -14,9 +14,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from tokenloom_router.router import Router
+from tokenloom_server.access_log import AccessLog
 from tokenloom_server.connections import DEFAULT_CONNECTIONS, Connections, fit_connections
 from tokenloom_server.http_protocol import ConnectionLimits, HttpProtocol
 from tokenloom_server.listener import PortError, url
+from tokenloom_server.service_notifier import ServiceNotifier
 from tokenloom_server.settings import Settings
 
 LAST_SECONDS = 10
@@ -37,7 +39,13 @@ class HttpServer(uvicorn.Server):
     then an exception like any other, and a signal ends the loading of a model at once.
     """
 
-    def __init__(self, app: FastAPI, router: Router, settings: Settings) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        router: Router,
+        settings: Settings,
+        notifier: ServiceNotifier | None = None,
+    ) -> None:
         self._connections = Connections(settings.max_connections or DEFAULT_CONNECTIONS)
         limits = ConnectionLimits(
             max_header_bytes=settings.max_header_bytes,
@@ -45,7 +53,12 @@ class HttpServer(uvicorn.Server):
             body_timeout=settings.body_timeout,
             send_timeout=settings.send_timeout,
         )
-        protocol = partial(HttpProtocol, limits=limits, connections=self._connections)
+        protocol = partial(
+            HttpProtocol,
+            limits=limits,
+            connections=self._connections,
+            access_log=AccessLog() if settings.access_log else None,
+        )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -64,6 +77,7 @@ class HttpServer(uvicorn.Server):
         self._is_hurried = asyncio.Event()
         self._router = router
         self._settings = settings
+        self._notifier = notifier or ServiceNotifier(None)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -71,7 +85,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then tell the operator where. Raises PortError."""
+        """Listen, then tell operator and service manager where. Raises PortError."""
         self._fit_connections()
         try:
             await super().startup(sockets)
@@ -80,6 +94,7 @@ class HttpServer(uvicorn.Server):
         at = url(self.servers[0].sockets[0])
         model_id = self._router.model.model_id
         logger.info("Ready: %s is served at %s (documentation: %s/docs)", model_id, at, at)
+        self._notifier.ready(f"{model_id} is served at {at}")
 
     def _fit_connections(self) -> None:
         """Allow as many connections as there are file descriptors for, once the others are open."""
@@ -94,6 +109,10 @@ class HttpServer(uvicorn.Server):
                 wanted,
                 permits,
             )
+
+    async def watch(self) -> None:
+        """Tell the service manager of the engine's progress, until cancelled."""
+        await self._notifier.watch(self._router)
 
     def stop(self) -> None:
         """Take no more requests, and end with the last one that runs. Again: end
@@ -110,7 +129,9 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for the requests that run, as long as they may take; then close."""
         seconds = self._settings.graceful_termination_timeout
-        logger.info("Stopping: running requests get %d s to finish", seconds)
+        status = f"Stopping: running requests get {seconds} s to finish"
+        logger.info(status)
+        self._notifier.stopping(status)
         self._router.drain()
         self._is_stopping.set()
         with suppress(TimeoutError):

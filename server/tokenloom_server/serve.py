@@ -18,9 +18,16 @@ from tokenloom_router.errors import EngineStartError
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.router import Router
 from tokenloom_server.app import create_app
-from tokenloom_server.environment import ignored_hostname, ignored_variables
+from tokenloom_server.environment import (
+    ignored_hostname,
+    ignored_variables,
+    take_notify_socket,
+    take_watchdog_seconds,
+)
 from tokenloom_server.http_server import HttpServer
 from tokenloom_server.listener import PortError, bind
+from tokenloom_server.log_queue import queued_logs
+from tokenloom_server.service_notifier import ServiceNotifier
 from tokenloom_server.settings import Settings
 from tokenloom_server.tgi_flags import remarks
 
@@ -41,15 +48,19 @@ def serve(settings: Settings, engine: EngineConfig, router_config: RouterConfig)
 
 def run(settings: Settings, router: Router, metrics: Metrics) -> int:
     """Serve what a router offers. The port is taken before the router is started."""
+    notifier = ServiceNotifier(take_notify_socket(), take_watchdog_seconds())
+    notifier.loading(settings.model_id or "the bundled model")
     app = create_app(settings, router, metrics)
-    server = HttpServer(app, router, settings)
+    server = HttpServer(app, router, settings, notifier)
     try:
         with (
+            queued_logs(),
             bind(settings.hostname, settings.port) as listener,
             asyncio.Runner(loop_factory=loop_factory()) as runner,
         ):
             runner.run(_run(server, app, listener))
     except (PortError, EngineStartError) as error:
+        notifier.failed(str(error))
         logger.error("%s", error)
         return 1
     except asyncio.CancelledError:
@@ -65,8 +76,10 @@ async def _run(server: HttpServer, app: FastAPI, listener: socket.socket) -> Non
         _settle_memory()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         overdue = asyncio.create_task(server.overdue())
+        watching = asyncio.create_task(server.watch())
         await asyncio.wait({serving, overdue}, return_when=asyncio.FIRST_COMPLETED)
         overdue.cancel()
+        watching.cancel()
     # Without the router, the requests that still run end with an error.
     await serving
 

@@ -134,6 +134,9 @@ class Settings(BaseSettings):
     max_connections: int | None = flag(
         None, HTTP, "open connections; default: 4096, or as the limit of open files allows", gt=0
     )
+    access_log: Switch = flag(
+        False, HTTP, "log a line for each request: id, route, status, tokens and times"
+    )
     compute_type: str | None = flag(
         None, HTTP, "value of the response header x-compute-type; without it 1-DEVICE"
     )

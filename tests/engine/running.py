@@ -59,6 +59,7 @@ def submission(
     constraint: ConstraintSpec | None = None,
     forced_tokens: bool = True,
     logits_processors: tuple[LogitsProcessorSpec, ...] = (),
+    request_id: str | None = None,
     **settings: Any,  # noqa: ANN401 - any of the sampling and stopping parameters
 ) -> Submit:
     """A Submit, from flat settings."""
@@ -74,6 +75,7 @@ def submission(
         constraint=constraint,
         forced_tokens=forced_tokens,
         logits_processors=logits_processors,
+        request_id=request_id,
     )
 
 

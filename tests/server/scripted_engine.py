@@ -2,8 +2,9 @@
 
 Run as `scripted_engine.py TOKENIZER_FILE ADDRESS CONFIG_JSON`. The first stop string is the
 script: a JSON list of `SequenceOutput`, sent one a step; or `hang`: no output ever; or
-`aborts`: one token whose text is the number of sequences aborted so far; or `large`: one token of
-8 MB, more than socket buffers hold; or `large hang`: the same, and the sequence does not end.
+`aborts`: one token whose text is the number of sequences aborted so far; or
+`request id`: one token whose text is that; or `large`: one token of 8 MB, more than socket buffers
+hold; or `large hang`: the same, and the sequence does not end.
 Without a script the prompt's tokens are said again, one a step, as often as `max_new_tokens`
 allows. The model `broken` cannot be loaded, and the model `endless` is never ready.
 """
@@ -74,6 +75,8 @@ class ScriptedEngine:
         order = submit.stopping.stop[0] if submit.stopping.stop else ""
         if order == "hang":
             return iter(())
+        if order == "request id":
+            return iter([_last(f"{submit.request_id}")])
         if order == "aborts":
             return iter([_last(f"{self._num_aborted}")])
         if order.startswith("large"):

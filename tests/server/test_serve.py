@@ -69,6 +69,7 @@ def test_a_signal_ends_it_in_order(tokenizer_file: Path, number: signal.Signals)
         status, written = rest(process)
     assert status == 0
     assert "Stopping: running requests get 90 s to finish" in written
+    assert "Request finished" not in written, "without --access-log"
     assert "Traceback" not in written
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health")

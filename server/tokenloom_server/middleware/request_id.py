@@ -8,6 +8,8 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tokenloom_engine.request_id import request_id
+
 HEADER = "x-request-id"
 _FORM = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -15,7 +17,7 @@ _FORM = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 class RequestId:
     """Gives each response an x-request-id: the request's, if it is a name, or a new one.
 
-    It names nothing inside: two requests may have the same.
+    Log lines about the request carry it. Nothing else uses it: two requests may have the same.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -27,6 +29,8 @@ class RequestId:
             return
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _FORM.fullmatch(given) else uuid.uuid4().hex
+
+        request_id.set(name)  # for good: uvicorn logs bugs in the same task, which has one request
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":

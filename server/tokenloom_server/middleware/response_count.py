@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tokenloom_server.http_labels import method_label, route_label
 from tokenloom_server.http_metrics import HttpMetrics
-
-METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS"})
-OTHER = "other"
-"""Label of methods and paths that no route has: clients choose them, so they have no labels."""
 
 
 class ResponseCount:
@@ -23,11 +20,21 @@ class ResponseCount:
             await self.app(scope, receive, send)
             return
 
-        async def count(message: Message) -> None:
+        has_begun = False
+
+        def count(status: int) -> None:
+            self._responses.labels(method_label(scope), route_label(scope), status).inc()
+
+        async def send_counted(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
-                method = scope["method"] if scope["method"] in METHODS else OTHER
-                route = getattr(scope.get("route"), "path", OTHER)
-                self._responses.labels(method, route, message["status"]).inc()
+                has_begun = True
+                count(message["status"])
             await send(message)
 
-        await self.app(scope, receive, count)
+        try:
+            await self.app(scope, receive, send_counted)
+        except Exception:  # a bug: it is answered outside, where it goes on to
+            if not has_begun:
+                count(500)
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.engine.running import run, submission
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.engine import Engine
+from tokenloom_engine.logs import add_request_id
 from tokenloom_engine.messages import LogitsProcessorSpec, Submit
 
 STORY = "Once upon a time there was a small town"
@@ -135,3 +137,24 @@ def test_a_processor_that_is_not_installed(engine: Engine, encode: Encode) -> No
     spec = LogitsProcessorSpec("absent")
     result = run(engine, [submission(0, encode(STORY), logits_processors=(spec,))])[0]
     assert result.refusal == "`logits_processors`: absent: it is not installed"
+
+
+def test_log_lines_name_the_request(
+    engine: Engine, encode: Encode, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = encode(STORY)
+    while_drawing = LogitsProcessorSpec("fault", {"kind": "raise"})
+    at_start = LogitsProcessorSpec("fault", {"kind": "validate"})
+    caplog.handler.addFilter(add_request_id)
+    run(
+        engine,
+        [
+            submission(0, ids, 4, logits_processors=(while_drawing,), request_id="drawing"),
+            submission(1, ids, 4, logits_processors=(at_start,), request_id="starting"),
+            submission(2, ids, 5000, request_id="long"),
+            submission(3, ids, 2, request_id="good"),
+        ],
+    )
+    caplog.handler.removeFilter(add_request_id)
+    told: dict[str, int] = Counter(vars(record)["request_id"] for record in caplog.records)
+    assert told == {"drawing": 2, "starting": 2, "long": 1}
