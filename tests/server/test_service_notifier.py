@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,7 @@ class Notifications:
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(address)
-        self._socket.settimeout(10)
+        self._socket.settimeout(60)
 
     def receive(self) -> str:
         return self._socket.recv(4096).decode()
@@ -79,13 +80,14 @@ def test_a_service_from_start_to_end(
 
 
 def test_a_model_that_cannot_be_loaded(tokenizer_file: Path) -> None:
-    name = f"@tokenloom-{os.getpid()}"
-    notifications = Notifications("\0" + name[1:])
-    with started(tokenizer_file, model_id="broken", notify_socket=name) as process:
+    name = f"tokenloom-{os.getpid()}"
+    with (
+        closing(Notifications(f"\0{name}")) as notifications,
+        started(tokenizer_file, model_id="broken", notify_socket=f"@{name}") as process,
+    ):
         assert notifications.receive() == "STATUS=Loading broken"
         assert notifications.receive() == "STATUS=the model is broken"
         assert rest(process)[0] == 1
-    notifications.close()
 
 
 def test_without_a_watchdog_and_without_a_listener(tokenizer_file: Path, tmp_path: Path) -> None:
