@@ -319,7 +319,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.disconnect()
             return
         for cycle in self._unanswered:
-            cycle.scope["state"][REFUSED_STATUS] = status.value
+            cycle.scope.setdefault("state", {})[REFUSED_STATUS] = status.value
             cycle.disconnected = True
             cycle.message_event.set()
         if not self._unanswered and self._access_log is not None:
