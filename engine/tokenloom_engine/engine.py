@@ -262,8 +262,7 @@ class Engine:
             try:
                 self._deliver(sequence)
             except Exception as error:
-                with working_for(sequence.submit.request_id):
-                    sequence.break_off(error)
+                sequence.break_off(error)
                 self._deliver(sequence)
 
     def _deliver(self, sequence: Sequence) -> None:

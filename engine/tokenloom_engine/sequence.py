@@ -264,7 +264,8 @@ class Sequence:
 
     def break_off(self, error: Exception) -> None:
         """End with an error that nobody expected, and log where it comes from."""
-        logger.error("a sequence failed, and ends", exc_info=error)
+        with working_for(self.submit.request_id):
+            logger.error("a sequence failed, and ends", exc_info=error)
         self.fail(f"{type(error).__name__}: {error}")
 
     def refuse(self, message: str) -> None:
