@@ -79,7 +79,9 @@ def test_whatever_a_field_is_called_its_name_is_told(name: str) -> None:
     assert told(ChatBody, {"messages": [message], name: 1}) == (name,)
     place = ("tools", 0, "function", name)
     assert told(ChatBody, {"messages": [message], "tools": [tool]}) == place
-    assert told(GenerateBody, {"inputs": "a", "parameters": {name: 1}}) == ("parameters", name)
+    grammar = {"type": "regex", "value": "a", name: 1}
+    body = {"inputs": "a", "parameters": {"grammar": grammar}}
+    assert told(GenerateBody, body) == ("parameters", "grammar", name)
     chat = {"messages": [message], name: 1}
     assert told(VertexBody, {"instances": [{"inputs": "a"}, chat]}) == ("instances", 1, name)
     item = {"type": "function_call", "call_id": "a", "name": 3}
