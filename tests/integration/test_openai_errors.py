@@ -331,7 +331,7 @@ def test_names_of_requests(server: Server) -> None:
 
     assert named("abc-123") == "abc-123"
     assert named(None) != named(None)
-    for name in ("a" * 60_000, "a b", "%0d%0aset-cookie:x", "é"):
+    for name in ("a" * 6_000, "a b", "%0d%0aset-cookie:x", "é"):
         assert len(named(name)) == 32
     error = httpx.post(server.url + CHAT, json={}, headers={"x-request-id": "e-1"}, timeout=10)
     assert error.headers["x-request-id"] == "e-1"

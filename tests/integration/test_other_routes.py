@@ -61,12 +61,12 @@ def test_predictions_of_prompts_and_chats(server: Server) -> None:
 
 
 def test_a_prediction_has_the_warnings_of_its_schema(server: Server) -> None:
-    schema = {"type": "array", "items": {"const": 1}, "maxItems": 1, "uniqueItems": True}
+    schema = {"type": "array", "items": {"const": 1}, "maxItems": 2, "uniqueItems": True}
     grammar = {"type": "json", "value": schema, "lenient": True}
     plain = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
-    lenient = {"inputs": PROMPT, "parameters": {"max_new_tokens": 4, "grammar": grammar}}
+    lenient = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8, "grammar": grammar}}
     answer = post(server, "/vertex", {"instances": [plain, lenient]}).json()
-    assert json.loads(answer["predictions"][1]) in ([], [1])
+    assert json.loads(answer["predictions"][1]) in ([], [1], [1, 1])
     (warning,) = answer["warnings"]
     assert warning.startswith("instances[1]: ") and "uniqueItems" in warning
 
