@@ -12,13 +12,16 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 # Clients that the tests run against the server, unmodified. They need other versions than it does.
 CLIENTS := $(VENV)-clients/.installed $(VENV)-clients-older-hub/.installed
+# Programs that the tests of deploy/ run; without them these tests are skipped.
+DEPLOY := $(VENV)-deploy/.installed
+export PATH := $(abspath $(VENV)-deploy)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test check style mypy pyright format bench clean
+.PHONY: help setup serve test test-deploy check style mypy pyright format bench clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
 setup: $(DEV) $(CLIENTS) ## Make the virtual environments with everything in them
 
@@ -27,6 +30,9 @@ serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
 
 test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-deploy: $(DEV) $(DEPLOY) ## Run the tests of deploy/, with the programs that they need
+	$(BIN)/python -m pytest tests/deploy $(ARGS)
 
 check: style mypy pyright ## Format check, lint, and both type checkers
 
@@ -48,7 +54,7 @@ bench: $(DEV) ## Measure a server under load; options in ARGS="..."
 	@$(BIN)/python -m benchmarks.serving $(ARGS)
 
 clean: ## Remove the virtual environments, caches and build output
-	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub $(VENV)-deploy build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -79,4 +85,9 @@ $(CLIENTS): | $(BIN)/python
 	@echo "==> Installing clients in $(@D)"
 	@$(BIN)/python -m venv --clear --without-pip $(@D)
 	@$(PIP) --python $(@D)/bin/python install --no-compile -r $<
+	@touch $@
+
+$(DEPLOY): deploy/install-test-tools.sh
+	@echo "==> Installing the programs for the tests of deploy/"
+	@PYTHON=$(PYTHON) deploy/install-test-tools.sh $(@D) checkov
 	@touch $@

@@ -70,7 +70,7 @@ WRONG: list[tuple[Values, str]] = [
     ({"hubToken": {"secretName": "Hub_Token"}}, "/hubToken/secretName"),
     ({"resources": {"requests": {"cpu": None}}}, "/resources/requests"),
     ({"resources": {"limits": {"memory": "lots"}}}, "/resources/limits/memory"),
-    ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "/resources/limits"),
+    ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "propertyName 'nvidia.com/gpu'"),
     ({"gpu": {"count": 0.5}}, "/gpu/count"),
     ({"modelCache": {"type": "hostPath"}}, "/modelCache/type"),
     ({"modelCache": {"size": "20 GB"}}, "/modelCache/size"),
