@@ -69,6 +69,7 @@ WRONG: list[tuple[Values, str]] = [
     ({"apiKey": {"value": "secret"}}, "'value' not allowed"),
     ({"hubToken": {"secretName": "Hub_Token"}}, "/hubToken/secretName"),
     ({"resources": {"requests": {"cpu": None}}}, "/resources/requests"),
+    ({"resources": {"requests": {"cpu": 0}}}, "/resources/requests/cpu"),
     ({"resources": {"limits": {"memory": "lots"}}}, "/resources/limits/memory"),
     ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "propertyName 'nvidia.com/gpu'"),
     ({"gpu": {"count": 0.5}}, "/gpu/count"),
@@ -77,6 +78,14 @@ WRONG: list[tuple[Values, str]] = [
     ({"modelCache": {"existingClaim": "models"}}, "/modelCache/type"),
     ({"modelCache": {"download": True}}, "/model/id"),
     ({"modelCache": {"download": True}, "model": {"id": "/data/model"}}, "/model/id"),
+    (
+        {
+            "modelCache": {"download": True},
+            "model": {"id": "organization/model"},
+            "args": ["--huggingface-hub-cache=/data/models"],
+        },
+        "/args/0",
+    ),
     ({"modelCache": CLAIM, "replicas": 2}, "/replicas"),
     ({"modelCache": CLAIM, "autoscaling": {"enabled": True}}, "/autoscaling/enabled"),
     ({"service": {"port": 70000}}, "/service/port"),

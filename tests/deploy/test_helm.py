@@ -271,6 +271,8 @@ def test_the_download_fetches_what_the_server_loads(everything: Manifests) -> No
         *(f"--include={pattern}" for pattern in HUB_PATTERNS),
     ]
     assert download["image"] == server(everything)["image"]
+    # A mirror of the Hub, or a proxy, is a variable.
+    assert environment(download)["OTEL_TRACES_SAMPLER"] == variables["OTEL_TRACES_SAMPLER"]
     assert mounts(download)["data"] == mounts(server(everything))["data"]
 
 

@@ -144,9 +144,14 @@ scaleDown:
     {{- range list "*.json" "*.safetensors" "*.model" "*.txt" "*.jinja" "*.py" }}
     - --include={{ . }}
     {{- end }}
-  {{- if .Values.hubToken.secretName }}
+  {{- if or .Values.hubToken.secretName .Values.env }}
   env:
+    {{- if .Values.hubToken.secretName }}
     {{- include "tokenloom.hubTokenEnv" . | nindent 4 }}
+    {{- end }}
+    {{- with .Values.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- end }}
   securityContext:
     {{- include "tokenloom.securityContext" . | nindent 4 }}
