@@ -5,15 +5,27 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.deploy.helm_chart import (
+    CHART,
+    DEPLOY,
+    Manifests,
+    environment,
+    helm_template,
+    mounts,
+    objects,
+    pod_spec,
+    pods,
+    render,
+    run,
+    server,
+)
 from tests.deploy.helm_values import CLAIM, KEDA, VARIANTS, WRONG
 from tokenloom_engine.checkpoint import HUB_PATTERNS
 from tokenloom_router.metrics import Metrics
@@ -21,42 +33,13 @@ from tokenloom_server.http_server import LAST_SECONDS
 from tokenloom_server.middleware.api_key import OPEN_PATHS
 from tokenloom_server.settings import Settings
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-CHART = DEPLOY / "helm/tokenloom"
 BASE = DEPLOY / "kustomize/base"
 RULES = DEPLOY / "prometheus/tokenloom.rules.yaml"
 DASHBOARD = DEPLOY / "grafana/tokenloom.json"
 METRIC = re.compile(r"\btgi_\w+")
 OF_LIBRARIES = {"HF_HUB_OFFLINE", "HF_TOKEN_PATH", "OTEL_TRACES_SAMPLER"}
 
-Manifests = dict[tuple[str, str], dict[str, Any]]
-"""Rendered objects, by kind and name."""
-
 pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
-
-
-def run(*command: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        list(map(str, command)), input=stdin, capture_output=True, text=True, check=False
-    )
-
-
-def helm_template(values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    options = ["--namespace", "tokenloom", "--values", "-"]
-    return run("helm", "template", "tokenloom", CHART, *options, stdin=json.dumps(values))
-
-
-def objects(text: str) -> Manifests:
-    documents = [document for document in yaml.safe_load_all(text) if document]
-    manifests = {(each["kind"], each["metadata"]["name"]): each for each in documents}
-    assert len(manifests) == len(documents)
-    return manifests
-
-
-def render(values: dict[str, Any]) -> Manifests:
-    result = helm_template(values)
-    assert result.returncode == 0, result.stderr
-    return objects(result.stdout)
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -74,32 +57,6 @@ def exposed() -> set[str]:
     """Names of the server's metrics."""
     lines = Metrics().render().decode().splitlines()
     return {re.split(r"[{ ]", line)[0] for line in lines if line[0] != "#"}
-
-
-def pods(manifests: Manifests) -> Iterator[dict[str, Any]]:
-    for (kind, _), manifest in manifests.items():
-        if kind == "Deployment":
-            yield manifest["spec"]["template"]
-
-
-def pod_spec(manifests: Manifests, deployment: str = "tokenloom") -> dict[str, Any]:
-    spec = manifests["Deployment", deployment]["spec"]["template"]["spec"]
-    assert isinstance(spec, dict)
-    return spec
-
-
-def server(manifests: Manifests) -> dict[str, Any]:
-    (container,) = pod_spec(manifests)["containers"]
-    assert isinstance(container, dict)
-    return container
-
-
-def environment(container: dict[str, Any]) -> dict[str, str | None]:
-    return {variable["name"]: variable.get("value") for variable in container.get("env", ())}
-
-
-def mounts(container: dict[str, Any]) -> dict[str, str]:
-    return {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
