@@ -12,6 +12,7 @@ from tokenloom_engine.attention import resolve_attention, settle_attention
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError, UnfaithfulError
 from tokenloom_engine.kernels.library import Kernels
+from tokenloom_engine.kernels.tile_choice import choose_tiles
 from tokenloom_engine.model import Model
 from tokenloom_engine.probe import probe_layers, probe_logits, reference_logits
 from tokenloom_engine.speed_log import log_speed
@@ -125,6 +126,7 @@ def _load_kernels(config: EngineConfig, device: torch.device) -> Kernels | None:
     kernels = None
     if device.type == "cpu" and not config.disable_custom_kernels:
         kernels = Kernels.load(torch.get_num_threads())
+        kernels = None if kernels is None else choose_tiles(kernels)
     if config.quantize is not None and kernels is None:
         raise LoadError(f"`quantize` {config.quantize} needs the CPU kernels, and there are none")
     return kernels

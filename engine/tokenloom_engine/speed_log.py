@@ -40,6 +40,8 @@ def log_speed(
     if kernels is not None:
         where = f"CPU level {kernels.level.name}"
         arithmetic = kernels.level.arithmetic(model.dtype, quantize)
+        if kernels.level.has_tiles:
+            arithmetic += f" {kernels.tiles.describe(arithmetic)}"
     expected = ""
     if speed.num_weights >= LEAST_COVERED * num_parameters:
         one, many = (speed.tokens_per_second(rows) for rows in (1, MANY_ROWS))

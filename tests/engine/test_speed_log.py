@@ -9,10 +9,10 @@ import pytest
 
 from tests.engine.conftest import MakeEngine
 from tokenloom_engine import speed_log
-from tokenloom_engine.kernels.levels import best_level
 
 SPEED = re.compile(
-    r"CPU level (?P<level>\w+): (?P<weights>\w+) weights, multiplied in (?P<arithmetic>\w+); "
+    r"CPU level (?P<level>\w+): (?P<weights>\w+) weights, "
+    r"multiplied in (?P<arithmetic>\w+)(?P<way> [^;]+)?; "
     r"measured [\d.]+ GB/s, \d+ GFLOP/s; expect up to \d+ tokens/s for 1 sequence, \d+ for 64"
 )
 
@@ -32,13 +32,16 @@ def test_a_start_tells_level_arithmetic_and_speed_once(
         pytest.skip("there is no C++ compiler")
     lines = [match for record in caplog.messages if (match := SPEED.fullmatch(record))]
     assert len(lines) == 1
-    level = best_level()
+    level = engine._runner.kernels.level
     assert lines[0]["level"] == level.name
     assert lines[0]["weights"] == (quantize or "bfloat16")
-    arithmetic = "bfloat16" if level.name in ("avx512_bf16", "neon_bf16") else "float32"
+    arithmetic = (
+        "bfloat16" if level.name in ("avx512_amx", "avx512_bf16", "neon_bf16") else "float32"
+    )
     if quantize is not None:
-        has_bytes = any(part in level.name for part in ("vnni", "bf16", "dot"))
+        has_bytes = any(part in level.name for part in ("vnni", "bf16", "amx", "dot"))
         arithmetic = "int8" if has_bytes else "int16"
     assert lines[0]["arithmetic"] == arithmetic
+    assert (lines[0]["way"] is not None) == engine._runner.kernels.level.has_tiles
     warned = [text for text in caplog.messages if "2.0 times as long for 8 sequences" in text]
     assert len(warned) == (0 if quantize is None else 1)

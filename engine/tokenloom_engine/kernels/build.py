@@ -48,7 +48,7 @@ def build_kernels(level: Level) -> Path | None:
     name = library_name(level)
     if (PREBUILT / name).is_dir():
         return PREBUILT / name / LIBRARY
-    compiler = _compiler()
+    compiler = find_compiler()
     if compiler is None:
         logger.warning("No C++ compiler: linear layers by oneDNN, attention by torch (slower)")
         return None
@@ -67,7 +67,8 @@ def build_kernels(level: Level) -> Path | None:
         return None
 
 
-def _compiler() -> str | None:
+def find_compiler() -> str | None:
+    """Path of the C++ compiler: of CXX, or the system's."""
     return shutil.which(os.environ.get("CXX", "c++"))
 
 
@@ -105,7 +106,7 @@ def _run(command: list[str]) -> None:
 def main() -> int:
     """Build for every kind of CPU of this architecture, into the package."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    compiler = _compiler()
+    compiler = find_compiler()
     if compiler is None:
         logger.error("No C++ compiler: set CXX, or install one")
         return 1

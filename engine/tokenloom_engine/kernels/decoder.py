@@ -114,6 +114,8 @@ class FusedDecoder:
             self._kernels.threads,
             self._embedding.shape[1],
             self._norm.data_ptr(),
+            self._kernels.tiles.bfloat16,
+            self._kernels.tiles.int8,
         )
 
     def forward(

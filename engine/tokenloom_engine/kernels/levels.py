@@ -25,6 +25,11 @@ class Level:
         """Whether a CPU with these capabilities has all that is needed."""
         return all(capabilities.get(name) for name in self.needed)
 
+    @property
+    def has_tiles(self) -> bool:
+        """Whether the library has products by AMX, which must be checked and chosen."""
+        return "amx_tile" in self.needed
+
     def arithmetic(self, dtype: torch.dtype, quantize: str | None) -> str:
         """The type of the numbers that matrix products multiply on such a CPU."""
         if quantize is not None:
@@ -36,13 +41,16 @@ class Level:
 
 _AVX512 = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq")
 _AVX2 = ("avx2", "fma3", "f16c", "bmi2")
+_AVX512_BF16 = ("avx512_bf16", "avx512_vnni", *_AVX512)
+_AVX512_BF16_FLAGS = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni")
 X86_LEVELS = (
     Level(
-        "avx512_bf16",
-        "AVX-512 with bfloat16",
-        ("avx512_bf16", "avx512_vnni", *_AVX512),
-        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
+        "avx512_amx",
+        "AVX-512 with bfloat16 and AMX",
+        ("amx_tile", "amx_int8", "amx_bf16", *_AVX512_BF16),
+        (*_AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
     ),
+    Level("avx512_bf16", "AVX-512 with bfloat16", _AVX512_BF16, _AVX512_BF16_FLAGS),
     Level(
         "avx512_vnni",
         "AVX-512 with VNNI",

@@ -5,13 +5,15 @@ A call through ctypes releases Python's lock while it runs.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from pathlib import Path
 
 import torch
 
-from tokenloom_engine.kernels.build import build_kernels
-from tokenloom_engine.kernels.levels import Level, best_level
+from tokenloom_engine.kernels.amx import TileRows, products_are_right
+from tokenloom_engine.kernels.build import build_kernels, find_compiler
+from tokenloom_engine.kernels.levels import LEVELS, Level, best_level
 from tokenloom_engine.kernels.structs import (
     Attention,
     Decoder,
@@ -39,14 +41,33 @@ class Kernels:
         """`threads`: how many a function uses."""
         self.threads = threads
         self.level = level
+        self.tiles = TileRows()
         self._library = ctypes.CDLL(str(path))
 
     @classmethod
     def load(cls, threads: int) -> Kernels | None:
-        """Build the library if it is not there. None if it cannot be built."""
+        """Build the library if it is not there. None if it cannot be built.
+
+        Where AMX does not work, the best level without it is loaded.
+        """
         level = best_level()
         path = build_kernels(level)
+        if path is None and find_compiler() is None:
+            return None
+        if level.has_tiles and (path is None or not products_are_right(path)):
+            level = best_level(levels=[level for level in LEVELS if not level.has_tiles])
+            path = build_kernels(level)
         return None if path is None else cls(path, level, threads)
+
+    def permit_tiles(self) -> bool:
+        """Ask the system for AMX. False if this process cannot have it."""
+        return bool(self._library.tokenloom_permit_tiles())
+
+    def with_tiles(self, tiles: TileRows) -> Kernels:
+        """The same library with these products by AMX; `permit_tiles` must have returned True."""
+        other = copy.copy(self)
+        other.tiles = tiles
+        return other
 
     def gemm(self, args: Gemm) -> None:
         """Matrix product with a packed weight."""

@@ -99,6 +99,7 @@ class PackedWeight:
                     STORAGE[self.dtype],
                     result.dtype is torch.float32,
                     kernels.threads,
+                    kernels.tiles.bfloat16,
                 )
             )
         else:
@@ -126,6 +127,7 @@ class PackedWeight:
                 STORAGE[self.dtype],
                 result.dtype is torch.float32,
                 kernels.threads,
+                kernels.tiles.int8,
             )
         )
 

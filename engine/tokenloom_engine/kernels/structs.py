@@ -22,6 +22,7 @@ class Gemm(ctypes.Structure):
         ("storage", c_int32),
         ("is_float_result", c_int32),
         ("threads", c_int32),
+        ("tile_rows", c_int32),
     ]
 
 
@@ -42,6 +43,7 @@ class Int8Gemm(ctypes.Structure):
         ("storage", c_int32),
         ("is_float_result", c_int32),
         ("threads", c_int32),
+        ("tile_rows", c_int32),
     ]
 
 
@@ -168,6 +170,8 @@ class Decoder(ctypes.Structure):
         ("threads", c_int32),
         ("width", c_int64),
         ("norm", c_void_p),
+        ("tile_rows", c_int32),
+        ("int8_tile_rows", c_int32),
     ]
 
 

@@ -55,7 +55,7 @@ class Pass {
     if (linear.scales == nullptr) {
       const Gemm args{inputs,      linear.weight,     linear.bias,        result,
                       step.tokens, linear.num_inputs, linear.num_outputs, decoder.storage,
-                      0,           decoder.threads};
+                      0,           decoder.threads,   decoder.tile_rows};
       return tokenloom_gemm(&args);
     }
     const Int8Gemm args{inputs,
@@ -72,7 +72,8 @@ class Pass {
                         linear.group,
                         decoder.storage,
                         0,
-                        decoder.threads};
+                        decoder.threads,
+                        decoder.int8_tile_rows};
     tokenloom_int8_gemm(&args);
   }
 

@@ -5,7 +5,9 @@
 // the weight side by side and multiplies them with one word of each input row. For few rows the
 // time is that of reading the weight once; for many, that of the multiplications.
 //
-// Every output is summed over the inputs in their order, whatever the number of rows.
+// Every output is summed over the inputs in their order, whatever the number of rows. Tiles of AMX
+// (amx.h) have an order of their own: the caller takes them for all numbers of rows or for none.
+#include "amx.h"
 #include "kernels.h"
 #include "panels.h"
 #include "storage.h"
@@ -41,11 +43,37 @@ struct Product {
     add_products(sums, inputs + row * words, words, weight.at(panel), 0, words, ahead, S::dot);
     results.template put<ROWS>(row, panel, [&](int r, int half) { return sums[r][half]; });
   }
+
+#if TOKENLOOM_AMX
+  void panels_by_tiles(int64_t first, int64_t last, int64_t then) const {
+    Tiles tiles(TILE_WORDS);
+    BlockSums sums;
+    for (int64_t panel = first; panel < last; panel++) {
+      const int64_t next = panel + 1 < last ? panel + 1 : then;
+      tiles.over_rows(rows, weight.or_null(next), [&](int64_t row, int count, const char *ahead) {
+        tiles.multiply<T>(sums, (const char *)(inputs + row * words), words * sizeof(uint32_t),
+                          (const char *)weight.at(panel), 0, words, ahead);
+        for (int r = 0; r < count; r++)
+          results.template put<1>(
+              row + r, panel, [&](int, int half) { return as_floats(sums.load(r, half)); });
+      });
+    }
+  }
+#endif
 };
 
 template <class T>
 void multiply(const Gemm &args) {
   const Product<T> product(args);
+#if TOKENLOOM_AMX
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (is_by_tiles(args.rows, args.tile_rows) && product.words % TILE_WORDS == 0)
+      return share_panels(args.num_outputs, args.threads,
+                          [&](int64_t first, int64_t last, int64_t then) {
+                            product.panels_by_tiles(first, last, then);
+                          });
+  }
+#endif
   share_panels(args.num_outputs, args.threads,
                [&](int64_t first, int64_t last, int64_t then) { product.panels(first, last, then); });
 }

@@ -6,6 +6,7 @@
 // added to the inputs, and `shifts`, -128 times each output's sum of weights over a group, take it out
 // again. Sums in a group are of integers, so they are exact; groups are added in their order, so no
 // row depends on another. The weight's layout: [outputs / 32, inputs / 4, 32, 4].
+#include "amx.h"
 #include "bytes.h"
 #include "kernels.h"
 #include "panels.h"
@@ -102,6 +103,52 @@ struct Int8Product {
                  [](const Ints &sum, QuantizedWord x, const Words &w)
                      __attribute__((always_inline)) { return dot_bytes(sum, x, w); });
   }
+
+#if TOKENLOOM_AMX
+  static_assert(sizeof(Quantized) == 1 && ZERO == 128, "_tile_dpbusd: unsigned bytes of inputs");
+
+  // Words of a row in a tile: a group is one tile, or several whole ones. 0 if it is neither.
+  int64_t tile_words() const {
+    const int64_t in_group = args.group / 4;
+    return in_group <= TILE_WORDS ? in_group : in_group % TILE_WORDS == 0 ? TILE_WORDS : 0;
+  }
+
+  void panels_by_tiles(int64_t first, int64_t last, int64_t then) const {
+    Tiles tiles(tile_words());
+    for (int64_t panel = first; panel < last; panel++) {
+      const int64_t next = panel + 1 < last ? panel + 1 : then;
+      tiles.over_rows(args.rows, weight.or_null(next),
+                      [&](int64_t row, int count, const char *ahead) {
+                        block_by_tiles(tiles, row, count, panel, ahead);
+                      });
+    }
+  }
+
+  void block_by_tiles(const Tiles &tiles, int64_t row, int count, int64_t panel,
+                      const char *ahead) const {
+    const int64_t in_group = args.group / 4;
+    const char *rows = (const char *)args.quantized + row * args.num_inputs;
+    alignas(64) Floats totals[BLOCK_ROWS][2] = {};
+    BlockSums sums;
+    for (int64_t g = 0; g < groups; g++) {
+      tiles.multiply<Quantized>(sums, rows, args.num_inputs, (const char *)weight.at(panel),
+                                g * in_group, (g + 1) * in_group, ahead);
+      const int32_t *shifts = args.shifts + (g * weight.count + panel) * PANEL;
+      const Ints shift[2] = {as_ints(load_words(shifts)), as_ints(load_words(shifts + LANES))};
+      for (int r = 0; r < count; r++) {
+        const Floats scale = broadcast(args.row_scales[(row + r) * groups + g]);
+        for (int half = 0; half < 2; half++)
+          totals[r][half] = multiply_add(to_floats(as_ints(sums.load(r, half)) + shift[half]),
+                                         scale, totals[r][half]);
+      }
+    }
+    const float *scales = args.scales + panel * PANEL;
+    const Floats of_output[2] = {load_floats(scales), load_floats(scales + LANES)};
+    for (int r = 0; r < count; r++)
+      results.template put<1>(
+          row + r, panel, [&](int, int half) { return totals[r][half] * of_output[half]; });
+  }
+#endif
 };
 
 template <class T>
@@ -110,6 +157,13 @@ void multiply(const Int8Gemm &args) {
   parallel_ranges(args.rows, 8, args.threads, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; row++) product.quantize(row);
   });
+#if TOKENLOOM_AMX
+  if (is_by_tiles(args.rows, args.tile_rows) && product.tile_words() > 0)
+    return share_panels(args.num_outputs, args.threads,
+                        [&](int64_t first, int64_t last, int64_t then) {
+                          product.panels_by_tiles(first, last, then);
+                        });
+#endif
   share_panels(args.num_outputs, args.threads,
                [&](int64_t first, int64_t last, int64_t then) { product.panels(first, last, then); });
 }

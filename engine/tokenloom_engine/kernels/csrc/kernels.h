@@ -19,6 +19,7 @@ struct Gemm {
   void *result;
   int64_t rows, num_inputs, num_outputs;
   int32_t storage, is_float_result, threads;
+  int32_t tile_rows;  // with so many rows or more in bfloat16 the product is by AMX; 0: never
 };
 void tokenloom_gemm(const Gemm *);
 
@@ -35,8 +36,17 @@ struct Int8Gemm {
   int64_t rows, num_inputs, num_outputs;
   int64_t group;          // inputs of a row that share a scale: a multiple of 16, divides num_inputs
   int32_t storage, is_float_result, threads;
+  int32_t tile_rows;      // with so many rows or more the product is by AMX; 0: never
 };
 void tokenloom_int8_gemm(const Int8Gemm *);
+
+// Asks the system for the tiles of AMX, for the whole process. `tile_rows` must be 0 unless this
+// returns 1.
+int32_t tokenloom_permit_tiles();
+
+// Whether products by tiles are right: of bytes to the bit, of bfloat16 nearly. It may crash where they
+// are not to be had: call it in a process of its own. Returns 1 or 0.
+int32_t tokenloom_check_tiles();
 
 // residual += delta (where there is one), then result = its RMS norm (Zhang, Sennrich 2019).
 struct RmsNorm {
@@ -143,6 +153,7 @@ struct Decoder {
   int32_t storage, threads;
   int64_t width;
   const void *norm;  // of the last layer's output
+  int32_t tile_rows, int8_tile_rows;  // as in Gemm and Int8Gemm
 };
 
 // One forward. All spaces are the caller's.
