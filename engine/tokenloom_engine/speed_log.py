@@ -40,7 +40,7 @@ def log_speed(
     if kernels is not None:
         where = f"CPU level {kernels.level.name}"
         arithmetic = kernels.level.arithmetic(model.dtype, quantize)
-        if kernels.level.has_tiles:
+        if kernels.level.has_tiles():
             arithmetic += f" {kernels.tiles.describe(arithmetic)}"
     expected = ""
     if speed.num_weights >= LEAST_COVERED * num_parameters:

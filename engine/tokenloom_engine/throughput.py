@@ -73,16 +73,25 @@ def measure_throughput(
     )
 
 
+def time_ratios(
+    products: Sequence[LinearProduct],
+    others: Sequence[LinearProduct],
+    clock: Clock = time.perf_counter,
+) -> dict[int, float]:
+    """How many times as long as `others` the `products` take, for some numbers of rows."""
+    return {
+        rows: _seconds(products, rows, clock) / _seconds(others, rows, clock)
+        for rows in COMPARED_ROWS
+    }
+
+
 def slower_rows(
     products: Sequence[LinearProduct],
     others: Sequence[LinearProduct],
     clock: Clock = time.perf_counter,
 ) -> dict[int, float]:
     """Numbers of rows for which `products` take longer than `others`, each with the ratio."""
-    ratios = {
-        rows: _seconds(products, rows, clock) / _seconds(others, rows, clock)
-        for rows in COMPARED_ROWS
-    }
+    ratios = time_ratios(products, others, clock)
     return {rows: ratio for rows, ratio in ratios.items() if ratio > MARGIN}
 
 

@@ -35,13 +35,11 @@ def test_a_start_tells_level_arithmetic_and_speed_once(
     level = engine._runner.kernels.level
     assert lines[0]["level"] == level.name
     assert lines[0]["weights"] == (quantize or "bfloat16")
-    arithmetic = (
-        "bfloat16" if level.name in ("avx512_amx", "avx512_bf16", "neon_bf16") else "float32"
-    )
+    arithmetic = "bfloat16" if level.name in ("avx512_bf16", "neon_bf16") else "float32"
     if quantize is not None:
-        has_bytes = any(part in level.name for part in ("vnni", "bf16", "amx", "dot"))
+        has_bytes = any(part in level.name for part in ("vnni", "bf16", "dot"))
         arithmetic = "int8" if has_bytes else "int16"
     assert lines[0]["arithmetic"] == arithmetic
-    assert (lines[0]["way"] is not None) == engine._runner.kernels.level.has_tiles
+    assert (lines[0]["way"] is not None) == level.has_tiles()
     warned = [text for text in caplog.messages if "2.0 times as long for 8 sequences" in text]
     assert len(warned) == (0 if quantize is None else 1)

@@ -48,7 +48,7 @@ def build_kernels(level: Level) -> Path | None:
     name = library_name(level)
     if (PREBUILT / name).is_dir():
         return PREBUILT / name / LIBRARY
-    compiler = find_compiler()
+    compiler = _compiler()
     if compiler is None:
         logger.warning("No C++ compiler: linear layers by oneDNN, attention by torch (slower)")
         return None
@@ -67,9 +67,14 @@ def build_kernels(level: Level) -> Path | None:
         return None
 
 
-def find_compiler() -> str | None:
-    """Path of the C++ compiler: of CXX, or the system's."""
+def _compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "c++"))
+
+
+def knows_flags(compiler: str, level: Level) -> bool:
+    """Whether the compiler has the flags of this level: those before GCC 11 lack most of them."""
+    command = [compiler, *level.flags, "-fsyntax-only", "-x", "c++", os.devnull]
+    return subprocess.run(command, capture_output=True, env=child_environment()).returncode == 0
 
 
 def library_name(level: Level) -> str:
@@ -106,11 +111,14 @@ def _run(command: list[str]) -> None:
 def main() -> int:
     """Build for every kind of CPU of this architecture, into the package."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    compiler = find_compiler()
+    compiler = _compiler()
     if compiler is None:
         logger.error("No C++ compiler: set CXX, or install one")
         return 1
     for level in LEVELS:
+        if not knows_flags(compiler, level):
+            logger.warning("%s: skipped, %s has no %s", level.name, compiler, " ".join(level.flags))
+            continue
         folder = PREBUILT / library_name(level)
         try:
             keep(folder, lambda target, level=level: compile_library(compiler, level, target))  # type: ignore[misc]

@@ -20,15 +20,17 @@ class Level:
     """Instructions that the CPU must have, by their names in `torch.cpu.get_capabilities()`."""
     flags: tuple[str, ...]
     """Of the compiler."""
+    tiles: tuple[str, ...] = ()
+    """Instructions of AMX in the library, which runs without them as well: see tile_choice.py."""
 
     def runs_on(self, capabilities: Mapping[str, object]) -> bool:
         """Whether a CPU with these capabilities has all that is needed."""
         return all(capabilities.get(name) for name in self.needed)
 
-    @property
-    def has_tiles(self) -> bool:
-        """Whether the library has products by AMX, which must be checked and chosen."""
-        return "amx_tile" in self.needed
+    def has_tiles(self, capabilities: Mapping[str, object] | None = None) -> bool:
+        """Whether the library and a CPU with these capabilities have AMX; None for this CPU's."""
+        found = torch.cpu.get_capabilities() if capabilities is None else capabilities
+        return bool(self.tiles) and all(found.get(name) for name in self.tiles)
 
     def arithmetic(self, dtype: torch.dtype, quantize: str | None) -> str:
         """The type of the numbers that matrix products multiply on such a CPU."""
@@ -41,16 +43,22 @@ class Level:
 
 _AVX512 = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq")
 _AVX2 = ("avx2", "fma3", "f16c", "bmi2")
-_AVX512_BF16 = ("avx512_bf16", "avx512_vnni", *_AVX512)
-_AVX512_BF16_FLAGS = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni")
 X86_LEVELS = (
     Level(
-        "avx512_amx",
-        "AVX-512 with bfloat16 and AMX",
-        ("amx_tile", "amx_int8", "amx_bf16", *_AVX512_BF16),
-        (*_AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        "avx512_bf16",
+        "AVX-512 with bfloat16",
+        ("avx512_bf16", "avx512_vnni", *_AVX512),
+        # A compiler uses AMX only where the sources do.
+        (
+            "-march=x86-64-v4",
+            "-mavx512bf16",
+            "-mavx512vnni",
+            "-mamx-tile",
+            "-mamx-int8",
+            "-mamx-bf16",
+        ),
+        tiles=("amx_tile", "amx_int8", "amx_bf16"),
     ),
-    Level("avx512_bf16", "AVX-512 with bfloat16", _AVX512_BF16, _AVX512_BF16_FLAGS),
     Level(
         "avx512_vnni",
         "AVX-512 with VNNI",

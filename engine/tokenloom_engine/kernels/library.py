@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import ctypes
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from tokenloom_engine.kernels.amx import TileRows, products_are_right
-from tokenloom_engine.kernels.build import build_kernels, find_compiler
-from tokenloom_engine.kernels.levels import LEVELS, Level, best_level
+from tokenloom_engine.kernels.build import build_kernels
+from tokenloom_engine.kernels.levels import Level, best_level
 from tokenloom_engine.kernels.structs import (
     Attention,
     Decoder,
@@ -34,6 +34,23 @@ LANES = 16
 """Widths of rows that are normed, rotated or gated must be multiples of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class TileRows:
+    """Least numbers of rows whose products are by AMX; 0: none are."""
+
+    bfloat16: int = 0
+    """0 or 1: AMX rounds differently from vectors, so a row's bits would depend on the others."""
+    int8: int = 0
+    """Any: both ways have the same bits."""
+
+    def describe(self, arithmetic: str) -> str:
+        """The way of products in this arithmetic, for the log."""
+        least = {"bfloat16": self.bfloat16, "int8": self.int8}.get(arithmetic, 0)
+        if least == 0:
+            return "without AMX"
+        return "by AMX" if least == 1 else f"by AMX from {least} rows on"
+
+
 class Kernels:
     """The loaded library. Every method computes in place what its struct describes."""
 
@@ -41,30 +58,23 @@ class Kernels:
         """`threads`: how many a function uses."""
         self.threads = threads
         self.level = level
+        self.path = path
         self.tiles = TileRows()
         self._library = ctypes.CDLL(str(path))
 
     @classmethod
     def load(cls, threads: int) -> Kernels | None:
-        """Build the library if it is not there. None if it cannot be built.
-
-        Where AMX does not work, the best level without it is loaded.
-        """
+        """Build the library if it is not there. None if it cannot be built."""
         level = best_level()
         path = build_kernels(level)
-        if path is None and find_compiler() is None:
-            return None
-        if level.has_tiles and (path is None or not products_are_right(path)):
-            level = best_level(levels=[level for level in LEVELS if not level.has_tiles])
-            path = build_kernels(level)
         return None if path is None else cls(path, level, threads)
 
     def permit_tiles(self) -> bool:
-        """Ask the system for AMX. False if this process cannot have it."""
+        """Ask the system for AMX. False if this process may not use it."""
         return bool(self._library.tokenloom_permit_tiles())
 
     def with_tiles(self, tiles: TileRows) -> Kernels:
-        """The same library with these products by AMX; `permit_tiles` must have returned True."""
+        """Return the same library with these products by AMX, which must be permitted."""
         other = copy.copy(self)
         other.tiles = tiles
         return other

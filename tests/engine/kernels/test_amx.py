@@ -16,51 +16,37 @@ import pytest
 import torch
 
 from tokenloom_engine.cache import cache_folder, keep
-from tokenloom_engine.kernels import library
-from tokenloom_engine.kernels.amx import TileRows, products_are_right
-from tokenloom_engine.kernels.build import (
-    FLAGS,
-    LIBRARY,
-    SOURCES,
-    build_kernels,
-    find_compiler,
-    library_name,
-)
-from tokenloom_engine.kernels.levels import LEVELS, Level
-from tokenloom_engine.kernels.library import Kernels
+from tokenloom_engine.kernels.build import FLAGS, LIBRARY, SOURCES, build_kernels, library_name
+from tokenloom_engine.kernels.levels import LEVELS
+from tokenloom_engine.kernels.library import Kernels, TileRows
 from tokenloom_engine.kernels.packing import PackedWeight
 from tokenloom_engine.kernels.structs import Gemm, Int8Gemm
 from tokenloom_engine.kernels.tile_choice import choose_tiles
 
-AMX = next((level for level in LEVELS if level.has_tiles), None)
+LEVEL = next((level for level in LEVELS if level.tiles), None)
+HAS_AMX = LEVEL is not None and LEVEL.has_tiles()
 EMULATION = Path(__file__).with_name("emulated_tiles.h")
 PRODUCTS = ("amx.cpp", "gemm.cpp", "int8_gemm.cpp", "parallel.cpp")
-ROWS = range(1, 71)
+ROWS = (*range(1, 35), 48, 64, 70, 192, 193, 230)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def _compiled(name: str, flags: tuple[str, ...]) -> Path:
-    """The matrix products alone, compiled quickly and kept."""
-    compiler = find_compiler()
-    if AMX is None or compiler is None:
-        pytest.skip("needs x86-64 and a C++ compiler")
-    digest = hashlib.blake2b(EMULATION.read_bytes(), digest_size=8).hexdigest()
-
-    def compile_into(folder: Path) -> None:
-        sources = [str(SOURCES / source) for source in PRODUCTS]
-        command = [compiler, *FLAGS, "-O1", *flags, "-shared", *sources]
-        subprocess.run([*command, "-o", str(folder / LIBRARY)], check=True)
-
-    folder = cache_folder() / "kernels" / f"{name}-{digest}-{library_name(AMX)}"
-    return keep(folder, compile_into) / LIBRARY
 
 
 @pytest.fixture(scope="module")
 def emulated() -> Path:
-    bf16 = next((level for level in LEVELS if level.name == "avx512_bf16"), None)
-    if bf16 is None or not bf16.runs_on(torch.cpu.get_capabilities()):
-        pytest.skip("needs AVX-512 with bfloat16")
-    return _compiled("emulated", (*bf16.flags, "-include", str(EMULATION)))
+    """The matrix products with emulated tiles, compiled quickly and kept."""
+    compiler = shutil.which("c++")
+    if LEVEL is None or not LEVEL.runs_on(torch.cpu.get_capabilities()) or compiler is None:
+        pytest.skip("needs AVX-512 with bfloat16, and a C++ compiler")
+    flags = (*FLAGS, *LEVEL.flags, "-O1", "-include", str(EMULATION))
+
+    def compile_into(folder: Path) -> None:
+        sources = [str(SOURCES / source) for source in PRODUCTS]
+        command = [compiler, *flags, "-shared", *sources, "-o", str(folder / LIBRARY)]
+        subprocess.run(command, check=True)
+
+    digest = hashlib.blake2b(EMULATION.read_bytes(), digest_size=8).hexdigest()
+    folder = cache_folder() / "kernels" / f"emulated-{digest}-{library_name(LEVEL)}"
+    return keep(folder, compile_into) / LIBRARY
 
 
 @pytest.fixture(scope="module", params=["emulated", "real"])
@@ -68,12 +54,12 @@ def vectors(request: pytest.FixtureRequest) -> Kernels:
     """Kernels that may use AMX and do not yet."""
     if request.param == "emulated":
         path = request.getfixturevalue("emulated")
+    elif LEVEL is None or not HAS_AMX:
+        pytest.skip("this CPU has no AMX")
     else:
-        if AMX is None or not AMX.runs_on(torch.cpu.get_capabilities()):
-            pytest.skip("this CPU has no AMX")
-        path = build_kernels(AMX)
-    assert AMX is not None
-    kernels = Kernels(path, AMX, threads=2)
+        path = build_kernels(LEVEL)
+    assert LEVEL is not None and path is not None
+    kernels = Kernels(path, LEVEL, threads=2)
     assert kernels.permit_tiles()
     return kernels
 
@@ -123,55 +109,67 @@ def test_other_storage_is_left_to_vectors(vectors: Kernels) -> None:
         assert torch.equal(packed.multiply(tiles, x), packed.multiply(vectors, x))
 
 
-def test_the_check_accepts_right_products(emulated: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert products_are_right(emulated)
-    assert not caplog.messages
-
-
-def test_the_real_instructions_are_used_and_the_check_knows_whether_they_run(
-    caplog: pytest.LogCaptureFixture,
+def test_the_check_accepts_right_products_and_no_tile_reads_behind_its_rows(
+    emulated: Path, tmp_path: Path
 ) -> None:
-    path = _compiled("real", () if AMX is None else AMX.flags)
+    program, source = tmp_path / "guarded_check", Path(__file__).with_name("guarded_check.cpp")
+    library = [str(emulated), f"-Wl,-rpath,{emulated.parent}"]
+    command = ["c++", *FLAGS, "-I", str(SOURCES), str(source), *library, "-o", str(program)]
+    subprocess.run(command, check=True)
+    assert subprocess.run([program], check=False, timeout=60).returncode == 0
+
+
+def test_the_library_has_the_real_instructions() -> None:
     objdump = shutil.which("objdump")
-    if objdump is not None:
-        code = subprocess.run([objdump, "-d", str(path)], capture_output=True, text=True).stdout
-        for instruction in ("ldtilecfg", "tilerelease", "tdpbusd", "tdpbf16ps"):
-            assert instruction in code
-    assert AMX is not None
-    if not AMX.runs_on(torch.cpu.get_capabilities()):
-        assert not products_are_right(path)
-        assert len(caplog.messages) == 1
+    path = None if LEVEL is None else build_kernels(LEVEL)
+    if objdump is None or path is None:
+        pytest.skip("needs x86-64, a C++ compiler and objdump")
+    code = subprocess.run([objdump, "-d", path], capture_output=True, text=True).stdout
+    for instruction in ("ldtilecfg", "tilerelease", "tdpbusd", "tdpbf16ps"):
+        assert instruction in code
+
+
+@pytest.fixture
+def has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This CPU claims to have AMX."""
+    names = () if LEVEL is None else (*LEVEL.needed, *LEVEL.tiles)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(names, True))
 
 
 FAULTS = {
-    "crashes": "__builtin_trap();",
-    "computes something else": "return 0;",
+    "the check exits with -4": "__builtin_trap();",
+    "a product differs": "return 1;",
+    "the system does not permit it": "return 2;",
 }
 
 
-@pytest.mark.parametrize("body", FAULTS.values(), ids=FAULTS)
-def test_a_failed_check_loads_the_next_level_with_one_warning(
-    body: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("fault", "body"), FAULTS.items(), ids=FAULTS)
+def test_a_failed_check_leaves_amx_out_with_one_warning(
+    fault: str,
+    body: str,
+    emulated: Path,
+    has_amx: None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    compiler = find_compiler()
-    if AMX is None or compiler is None:
-        pytest.skip("needs x86-64 and a C++ compiler")
     source, faulty = tmp_path / "faulty.cpp", tmp_path / LIBRARY
     source.write_text(f'extern "C" int tokenloom_check_tiles() {{ {body} }}')
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(faulty)], check=True)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(AMX.needed, True))
-    built: list[Level] = []
-
-    def build(level: Level) -> Path:
-        built.append(level)
-        return faulty
-
-    monkeypatch.setattr(library, "build_kernels", build)
-    kernels = Kernels.load(threads=1)
-    assert kernels is not None
-    assert kernels.level.name == "avx512_bf16"
-    assert [level.name for level in built] == ["avx512_amx", "avx512_bf16"]
+    subprocess.run(["c++", "-shared", "-fPIC", str(source), "-o", str(faulty)], check=True)
+    assert LEVEL is not None
+    kernels = Kernels(faulty, LEVEL, threads=1)
+    assert choose_tiles(kernels) is kernels
+    assert kernels.tiles == TileRows()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert fault in caplog.text
+
+
+def test_a_system_without_amx_is_found_out(has_amx: None, caplog: pytest.LogCaptureFixture) -> None:
+    path = None if LEVEL is None or HAS_AMX else build_kernels(LEVEL)
+    if LEVEL is None or path is None:
+        pytest.skip("needs x86-64 without AMX, and a C++ compiler")
+    kernels = Kernels(path, LEVEL, threads=1)
+    assert choose_tiles(kernels) is kernels
+    assert "the system does not permit it" in caplog.text
 
 
 class SimulatedCpu(Kernels):
@@ -199,7 +197,7 @@ class SimulatedCpu(Kernels):
     ],
 )
 def test_the_faster_way_is_chosen(
-    emulated: Path, faster_from: int, slower_below: int, expected: TileRows
+    emulated: Path, has_amx: None, faster_from: int, slower_below: int, expected: TileRows
 ) -> None:
     class Cpu(SimulatedCpu):
         now = 0.0
@@ -210,14 +208,20 @@ def test_the_faster_way_is_chosen(
                 return 0.002
             return 0.001 if rows >= faster_from else 0.003 if rows < slower_below else 0.002
 
-    assert AMX is not None
-    chosen = choose_tiles(Cpu(emulated, AMX, threads=1), clock=lambda: Cpu.now)
+    assert LEVEL is not None
+    chosen = choose_tiles(Cpu(emulated, LEVEL, threads=1), clock=lambda: Cpu.now)
     assert chosen.tiles == expected
 
 
-def test_nothing_is_chosen_where_there_is_no_amx(emulated: Path) -> None:
-    bf16 = next(level for level in LEVELS if level.name == "avx512_bf16")
-    kernels = Kernels(emulated, bf16, threads=1)
+@pytest.mark.parametrize("lacking", ["amx_tile", "amx_int8", "amx_bf16"])
+def test_nothing_is_checked_where_there_is_no_amx(
+    emulated: Path, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LEVEL is not None
+    names = {*LEVEL.needed, *LEVEL.tiles} - {lacking}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(names, True))
+    monkeypatch.setattr(subprocess, "run", None)
+    kernels = Kernels(emulated, LEVEL, threads=1)
     assert choose_tiles(kernels) is kernels
 
 

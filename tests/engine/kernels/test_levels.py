@@ -16,7 +16,6 @@ HASWELL = {"avx2", "fma3", "f16c", "bmi2"}
 SKYLAKE = HASWELL | {"avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"}
 CASCADE_LAKE = SKYLAKE | {"avx512_vnni"}
 COOPER_LAKE = CASCADE_LAKE | {"avx512_bf16"}
-SAPPHIRE_RAPIDS = COOPER_LAKE | {"amx_tile", "amx_int8", "amx_bf16"}
 ALDER_LAKE = HASWELL | {"avx_vnni"}
 CPUS = [
     (X86_LEVELS, set(), "baseline"),
@@ -25,7 +24,6 @@ CPUS = [
     (X86_LEVELS, SKYLAKE, "avx512"),
     (X86_LEVELS, CASCADE_LAKE, "avx512_vnni"),
     (X86_LEVELS, COOPER_LAKE, "avx512_bf16"),
-    (X86_LEVELS, SAPPHIRE_RAPIDS, "avx512_amx"),
     (ARM_LEVELS, {"neon"}, "baseline"),
     (ARM_LEVELS, {"neon", "dot"}, "neon_dot"),
     (ARM_LEVELS, {"neon", "dot", "bf16", "i8mm"}, "neon_bf16"),

@@ -25,6 +25,7 @@ namespace tokenloom {
 constexpr int TILE_HEIGHT = 16;
 constexpr int TILE_WORDS = 16;
 constexpr int BLOCK_ROWS = 2 * TILE_HEIGHT;
+constexpr int64_t ROWS_AT_ONCE = 6 * BLOCK_ROWS;  // their inputs stay in the cache
 
 // Sums of a block: integers or floats.
 struct BlockSums {
@@ -54,15 +55,22 @@ class Tiles {
   Tiles(const Tiles &) = delete;
   ~Tiles() { _tile_release(); }
 
-  // All rows of a panel in blocks: calls block(first row, rows, ahead). `ahead` is what the block
-  // fetches meanwhile, of the next panel, or null.
+  // As over_panels (panels.h), in blocks: calls block(first row, rows, panel, ahead). `ahead` is the
+  // panel that the block fetches meanwhile, or null.
   template <class Block>
-  void over_rows(int64_t rows, const char *next, Block &&block) {
-    for (int64_t row = 0; row < rows; row += BLOCK_ROWS) {
-      const int64_t left = rows - row;
-      const int count = left < BLOCK_ROWS ? (int)left : BLOCK_ROWS;
-      configure(count);
-      block(row, count, row == 0 ? next : nullptr);
+  void over_blocks(const Panels &weight, int64_t rows, int64_t first, int64_t last, int64_t then,
+                   Block &&block) {
+    for (int64_t begin = 0; begin < rows; begin += ROWS_AT_ONCE) {
+      const int64_t end = std::min(rows, begin + ROWS_AT_ONCE);
+      for (int64_t panel = first; panel < last; panel++) {
+        const int64_t next = panel + 1 < last ? panel + 1 : end < rows ? first : then;
+        for (int64_t row = begin; row < end; row += BLOCK_ROWS) {
+          const int count = (int)std::min<int64_t>(BLOCK_ROWS, end - row);
+          configure(count);
+          const bool fetches = row == begin && next < weight.count;
+          block(row, count, panel, fetches ? (const char *)weight.at(next) : nullptr);
+        }
+      }
     }
   }
 

@@ -48,16 +48,14 @@ struct Product {
   void panels_by_tiles(int64_t first, int64_t last, int64_t then) const {
     Tiles tiles(TILE_WORDS);
     BlockSums sums;
-    for (int64_t panel = first; panel < last; panel++) {
-      const int64_t next = panel + 1 < last ? panel + 1 : then;
-      tiles.over_rows(rows, weight.or_null(next), [&](int64_t row, int count, const char *ahead) {
-        tiles.multiply<T>(sums, (const char *)(inputs + row * words), words * sizeof(uint32_t),
-                          (const char *)weight.at(panel), 0, words, ahead);
-        for (int r = 0; r < count; r++)
-          results.template put<1>(
-              row + r, panel, [&](int, int half) { return as_floats(sums.load(r, half)); });
-      });
-    }
+    const auto block = [&](int64_t row, int count, int64_t panel, const char *ahead) {
+      tiles.multiply<T>(sums, (const char *)(inputs + row * words), words * sizeof(uint32_t),
+                        (const char *)weight.at(panel), 0, words, ahead);
+      for (int r = 0; r < count; r++)
+        results.template put<1>(
+            row + r, panel, [&](int, int half) { return as_floats(sums.load(r, half)); });
+    };
+    tiles.over_blocks(weight, rows, first, last, then, block);
   }
 #endif
 };

@@ -115,13 +115,10 @@ struct Int8Product {
 
   void panels_by_tiles(int64_t first, int64_t last, int64_t then) const {
     Tiles tiles(tile_words());
-    for (int64_t panel = first; panel < last; panel++) {
-      const int64_t next = panel + 1 < last ? panel + 1 : then;
-      tiles.over_rows(args.rows, weight.or_null(next),
-                      [&](int64_t row, int count, const char *ahead) {
-                        block_by_tiles(tiles, row, count, panel, ahead);
-                      });
-    }
+    const auto block = [&](int64_t row, int count, int64_t panel, const char *ahead) {
+      block_by_tiles(tiles, row, count, panel, ahead);
+    };
+    tiles.over_blocks(weight, args.rows, first, last, then, block);
   }
 
   void block_by_tiles(const Tiles &tiles, int64_t row, int count, int64_t panel,

@@ -44,8 +44,8 @@ void tokenloom_int8_gemm(const Int8Gemm *);
 // returns 1.
 int32_t tokenloom_permit_tiles();
 
-// Whether products by tiles are right: of bytes to the bit, of bfloat16 nearly. It may crash where they
-// are not to be had: call it in a process of its own. Returns 1 or 0.
+// Compares products by tiles with those by vectors: of bytes to the bit, of bfloat16 nearly. Returns 0 if
+// they are right, 1 if one differs, 2 without permission. May crash: call it in a process of its own.
 int32_t tokenloom_check_tiles();
 
 // residual += delta (where there is one), then result = its RMS norm (Zhang, Sennrich 2019).

@@ -33,11 +33,6 @@ struct Panels {
 
   const uint32_t *at(int64_t panel) const { return (const uint32_t *)(start + panel * bytes); }
 
-  // Where a panel begins, null behind the last.
-  const char *or_null(int64_t panel) const {
-    return panel < count ? start + panel * bytes : nullptr;
-  }
-
   // What the tile of this number, of so many, fetches of a panel.
   Ahead ahead(int64_t panel, int64_t tile, int64_t tiles) const {
     if (panel >= count || tile > 1) return {nullptr, false};
