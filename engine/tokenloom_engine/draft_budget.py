@@ -16,6 +16,8 @@ takes; in chunks of prompts beyond these, a token takes less than it does as a d
 ENOUGH = 8
 """Forwards of each kind that are seen before they count."""
 LEARNING_RATE = 0.1
+FAR = 2.0
+"""A forward that took so many times as long as others was held up, and tells little."""
 ROW_TOKENS = 0.1
 """What a row costs beside the forward, as many tokens cost in it."""
 
@@ -43,7 +45,9 @@ class DraftBudget:
         return min(MOST_KNEE, self._reading.value / max(self._token.value, 1e-9))
 
     def observe(self, num_tokens: int, seconds: float) -> None:
-        """Learn from a forward."""
+        """Learn from a forward; nothing by a clock that stands still."""
+        if seconds <= 0:
+            return
         if num_tokens <= FEW_TOKENS:
             self._reading.add(seconds)
         elif num_tokens in MANY_TOKENS and self._reading.count:
@@ -88,5 +92,8 @@ class _Mean:
         self.count = 0
 
     def add(self, value: float) -> None:
+        """Count a value; one that is far larger than the others, as if it were `FAR` times them."""
+        if self.count:
+            value = min(value, FAR * self.value)
         self.count += 1
         self.value += max(LEARNING_RATE, 1 / self.count) * (value - self.value)

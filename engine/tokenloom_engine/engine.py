@@ -51,7 +51,8 @@ class Engine:
     ) -> None:
         """Load the model. Raises LoadError.
 
-        `latency` judges which constraints are slow, and how long a step waits for one.
+        `latency` judges which constraints are slow, and how long a step waits for one. Its clock
+        times the forwards of a CPU, too, which tell what drafts cost.
         `on_lost_shard` is called in another thread when one of several shards has ended. A step
         that runs then may never end, and no later one works.
         """
@@ -81,7 +82,7 @@ class Engine:
         if self._most_drafts is None:
             self._most_drafts = DEFAULT_MOST if model.is_batch_invariant else 0
         self._pending = PendingConstraints(self._constraints, config.constraints.timeout_seconds)
-        clock = ForwardClock(model.device)
+        clock = ForwardClock(model.device, self._latency.clock.wall)
         self._masks = StepMasks(self._constraints, clock)
         watermark = Watermark(config.watermark_gamma, config.watermark_delta)
         sampler = Sampler(

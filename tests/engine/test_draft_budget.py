@@ -44,6 +44,17 @@ def test_what_forwards_cost_is_learned(knee: float) -> None:
     assert budget.knee < 0.7 * knee, "the machine has become busier, or contexts longer"
 
 
+@pytest.mark.parametrize("tokens", [1, 32])
+def test_a_single_late_forward_changes_little(tokens: int) -> None:
+    budget = DraftBudget()
+    for _ in range(2 * ENOUGH):
+        for some in (1, 32):
+            budget.observe(some, 0.001 * math.hypot(12, some))
+    before = budget.knee
+    budget.observe(tokens, 0.05 * math.hypot(12, tokens))
+    assert budget.knee == pytest.approx(before, rel=0.15)
+
+
 def test_where_tokens_cost_nothing_nearly_all_drafts_pay() -> None:
     budget = DraftBudget()
     for _ in range(ENOUGH):

@@ -16,7 +16,7 @@ from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.base import Bitmask, Constraint
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
-from tokenloom_engine.draft_budget import DraftBudget
+from tokenloom_engine.draft_budget import ENOUGH, FIRST_KNEE, DraftBudget
 from tokenloom_engine.drafts import Drafter, Guess
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.messages import EngineStats, LogprobParams, Submit
@@ -149,6 +149,13 @@ def test_each_says_the_same_in_fewer_steps(
     assert all(accepted.values())
     assert accepted["greedy"] > 10 and accepted["unforced"] > 10
     assert accepted["healed"] > 10, "once its prefix is there"
+
+
+def test_drafts_are_counted_by_the_clock_that_the_engine_was_given(
+    engine: Engine, expected: dict[int, Result]
+) -> None:
+    assert len(expected) > ENOUGH
+    assert engine._scheduler.draft_budget.knee == FIRST_KNEE, "it stands still"
 
 
 def test_all_together_say_the_same(
