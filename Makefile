@@ -22,7 +22,7 @@ export PATH := $(abspath $(VENV)-deploy)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-deploy check style mypy pyright format bench lock audit clean
+.PHONY: help setup serve test test-deploy check style mypy pyright format bench wheel lock audit clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -56,6 +56,11 @@ format: $(DEV) ## Format the code and mend what the linter can
 
 bench: $(DEV) ## Measure a server under load; options in ARGS="..."
 	@$(BIN)/python -m benchmarks.serving $(ARGS)
+
+wheel: $(DEV) ## Build a wheel in dist/ with kernels for every kind of CPU; needs a C++ compiler
+	rm -rf build/wheel
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/hatchling build -t wheel -d build/wheel
+	$(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 
 # Each file is read before it is written: what it has stays, unless ARGS="--upgrade" (or "-P NAME").
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --universal --python-version 3.11 \
