@@ -1,4 +1,5 @@
 # `make serve` and `make test` need nothing but Python 3.11 or newer: they do the set-up themselves.
+# They install what requirements/lock*.txt list: docs/dependencies.md.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,7 +9,7 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# What `make lock` wrote is all that there is to install, byte by byte.
+# Installs the files that a lock file lists, and nothing else.
 LOCKED := install --no-deps --require-hashes
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
@@ -22,7 +23,7 @@ export PATH := $(abspath $(VENV)-deploy)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-deploy check style mypy pyright format bench wheel lock audit clean
+.PHONY: help setup serve test test-deploy check style mypy pyright format bench wheel lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -35,8 +36,8 @@ serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
 test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-deploy: $(DEV) $(DEPLOY) ## Run the tests of deploy/, with the programs that they need
-	$(BIN)/python -m pytest tests/deploy $(ARGS)
+test-deploy: $(DEV) $(DEPLOY) wheel ## Run the tests of deploy/, with the programs that they need
+	WHEEL_DIR=$(abspath dist) $(BIN)/python -m pytest tests/deploy $(ARGS)
 
 check: style mypy pyright ## Format check, lint, and both type checkers
 
@@ -60,9 +61,9 @@ bench: $(DEV) ## Measure a server under load; options in ARGS="..."
 wheel: $(DEV) ## Build a wheel in dist/ with kernels for every kind of CPU; needs a C++ compiler
 	rm -rf build/wheel
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/hatchling build -t wheel -d build/wheel
-	$(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 
-# Each file is read before it is written: what it has stays, unless ARGS="--upgrade" (or "-P NAME").
+# A version that is locked already stays, unless ARGS names it ("-P NAME") or upgrades all ("--upgrade").
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-package torch $(ARGS)
 
@@ -85,7 +86,7 @@ $(BIN)/python:
 	@echo "==> Making the virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# The lock file comes before PyTorch, which then finds all that it needs but its own libraries for GPUs.
+# The lock file comes before PyTorch, which then brings only its libraries for GPUs.
 $(RUNTIME): pyproject.toml requirements/lock.txt requirements/lock-build.txt requirements/torch.txt requirements/model.txt | $(BIN)/python
 	@echo "==> Installing the dependencies"
 	@$(PIP) $(LOCKED) -r requirements/lock.txt -r requirements/lock-build.txt
