@@ -232,7 +232,8 @@ class Settings(BaseSettings):
     num_threads: int | None = flag(
         None,
         ENGINE,
-        "CPU threads of the engine, of each shard; without it as the machine has cores",
+        "CPU threads of the engine, of each shard; without it as there are cores, within the CPU "
+        "quota of a container",
         gt=0,
     )
     engine_nice: int = flag(
