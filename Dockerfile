@@ -102,5 +102,8 @@ LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port="true"
 ENV PORT=8080 \
     HF_MODEL_ID=/opt/ml/model
 EXPOSE 8080
+# As root, which SageMaker's files belong to; it runs one container on a machine. It adds the word serve.
+ENTRYPOINT ["tokenloom"]
+CMD ["serve"]
 
 FROM runtime-cpu AS cpu

@@ -36,7 +36,7 @@ test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's opt
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-deploy: $(DEV) $(DEPLOY) ## Run the tests of deploy/, with the programs that they need
-	$(BIN)/python -m pytest tests/deploy $(ARGS)
+	CONTAINER_TESTS=1 $(BIN)/python -m pytest tests/deploy $(ARGS)
 
 check: style mypy pyright ## Format check, lint, and both type checkers
 
