@@ -23,10 +23,12 @@ RUN python3 -m venv /opt/build \
         -r requirements/lock.txt -r requirements/model.txt
 
 FROM dependencies AS build-cpu
-# PyTorch's index of builds without CUDA.
+# PyTorch's index of builds without CUDA. Its wheels hold 0.1 GB of tests.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN /opt/build/bin/pip --python /opt/tokenloom install ${TORCH_INDEX:+--extra-index-url=${TORCH_INDEX}} \
-    -r requirements/torch.txt
+        -r requirements/torch.txt \
+    && rm -rf /opt/tokenloom/lib/python3.*/site-packages/torch/test \
+        /opt/tokenloom/lib/python3.*/site-packages/torch/bin/test_*
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY router router
@@ -37,7 +39,9 @@ WORKDIR /
 RUN /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
 
 FROM dependencies AS build-cuda
-RUN /opt/build/bin/pip --python /opt/tokenloom install -r requirements/torch.txt
+RUN /opt/build/bin/pip --python /opt/tokenloom install -r requirements/torch.txt \
+    && rm -rf /opt/tokenloom/lib/python3.*/site-packages/torch/test \
+        /opt/tokenloom/lib/python3.*/site-packages/torch/bin/test_*
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY router router

@@ -36,7 +36,7 @@ def _folders(controller: str) -> Iterator[Path]:
         lines = MEMBERSHIP.read_text().splitlines()
     except OSError:
         return
-    paths = {}
+    paths: dict[str, str] = {}
     for line in lines:
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)

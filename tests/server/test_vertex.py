@@ -82,11 +82,12 @@ def test_routes_that_vertex_chooses(tokenizer_file: Path) -> None:
         assert client.post(health, json=body).status_code in (401, 405)
         client.headers["authorization"] = "Bearer k"
         assert client.post(predict, json=body).json() == {"predictions": ["(65)(65)(65)"]}
-        for wrong in ({"instances": []}, {"instances": 1}, {}):
+        wrongs: list[dict[str, Any]] = [{"instances": []}, {"instances": 1}, {}]
+        for wrong in wrongs:
             here, there = client.post(predict, json=wrong), client.post("/vertex", json=wrong)
             assert (here.status_code, here.text) == (there.status_code, there.text)
         metrics = client.get("/metrics").text
-        assert f'path="{predict}"' in metrics or f'route="{predict}"' in metrics
+        assert f'"{predict}"' in metrics
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "/vertex", "/"])
