@@ -37,7 +37,7 @@ test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's opt
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-deploy: $(DEV) $(DEPLOY) wheel ## Run the tests of deploy/, with the programs that they need
-	WHEEL_DIR=$(abspath dist) $(BIN)/python -m pytest tests/deploy $(ARGS)
+	CONTAINER_TESTS=1 WHEEL_DIR=$(abspath dist) $(BIN)/python -m pytest tests/deploy $(ARGS)
 
 check: style mypy pyright ## Format check, lint, and both type checkers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tokenloom_engine.cgroup import usable_cores
 from tokenloom_engine.constraints.allowance import TOO_DEAR
 from tokenloom_engine.constraints.backends import load_backend
 from tokenloom_engine.constraints.base import (
@@ -112,7 +112,7 @@ class ConstraintFactory:
             json=tokenizer_json,
             vocab_size=vocab_size,
             eos_token_ids=tuple(sorted(eos_token_ids)),
-            num_threads=num_threads or os.cpu_count() or 1,
+            num_threads=num_threads or usable_cores(),
         )
         return cls(facts, config or ConstraintConfig(), latency)
 
