@@ -67,9 +67,11 @@ LABEL org.opencontainers.image.title="tokenloom" \
 RUN useradd --uid 10001 --gid 0 --home-dir /data --no-create-home tokenloom \
     && install --directory --owner=10001 --group=0 --mode=2775 /data
 COPY --chmod=755 deploy/docker/entrypoint.sh /usr/local/bin/tokenloom-entrypoint
-# Downloaded and converted models are written to /data; nothing but /tmp is written to besides.
+# Downloaded and converted models are written to /data; nothing but /tmp is written to besides. PyTorch
+# looks up the user's name, which a random user id does not have.
 ENV PATH=/opt/tokenloom/bin:$PATH \
     HOME=/data \
+    LOGNAME=tokenloom \
     HF_HOME=/data \
     XDG_CACHE_HOME=/data/cache \
     PYTHONUNBUFFERED=1 \
