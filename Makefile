@@ -14,6 +14,8 @@ DEV := $(VENV)/.dev-installed
 CLIENTS := $(VENV)-clients/.installed $(VENV)-clients-older-hub/.installed
 # Programs that the tests of deploy/ run; without them these tests are skipped.
 DEPLOY := $(VENV)-deploy/.installed
+# Ray, beside the packages of the development environment.
+RAY := $(VENV)-ray/.installed
 export PATH := $(abspath $(VENV)-deploy)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
@@ -31,8 +33,8 @@ serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
 test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-deploy: $(DEV) $(DEPLOY) ## Run the tests of deploy/, with the programs that they need
-	$(BIN)/python -m pytest tests/deploy $(ARGS)
+test-deploy: $(DEV) $(DEPLOY) $(RAY) ## Run the tests of deploy/, with the programs that they need
+	RAY_BIN=$(abspath $(VENV)-ray)/bin $(BIN)/python -m pytest tests/deploy $(ARGS)
 
 check: style mypy pyright ## Format check, lint, and both type checkers
 
@@ -54,7 +56,7 @@ bench: $(DEV) ## Measure a server under load; options in ARGS="..."
 	@$(BIN)/python -m benchmarks.serving $(ARGS)
 
 clean: ## Remove the virtual environments, caches and build output
-	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub $(VENV)-deploy build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub $(VENV)-deploy $(VENV)-ray build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -90,4 +92,12 @@ $(CLIENTS): | $(BIN)/python
 $(DEPLOY): deploy/install-test-tools.sh
 	@echo "==> Installing the programs for the tests of deploy/"
 	@PYTHON=$(PYTHON) deploy/install-test-tools.sh $(@D) checkov
+	@touch $@
+
+$(RAY): requirements/ray.txt | $(DEV)
+	@echo "==> Installing Ray in $(@D)"
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --no-compile -r $<
+	@$(BIN)/python -c 'import site; print("import site; site.addsitedir(%r)" % site.getsitepackages()[0])' \
+	    > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tokenloom.pth"
 	@touch $@

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.types import ASGIApp, Message
 
@@ -14,7 +14,9 @@ from tokenloom_server.disconnect import never_disconnected
 logger = logging.getLogger(__name__)
 
 
-async def call_application(app: ASGIApp, request: ForwardedRequest) -> AsyncIterator[list[Message]]:
+async def call_application(
+    app: ASGIApp, request: ForwardedRequest
+) -> AsyncGenerator[list[Message], None]:
     """Yield the messages that the application sends, as many at a time as there are.
 
     Closing or cancelling the iterator cancels the application.

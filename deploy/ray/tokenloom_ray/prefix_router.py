@@ -1,26 +1,21 @@
-"""Choice of a replica: by prefix affinity, then by load."""
+"""Choice of a replica by prefix affinity, then by load."""
 
 from __future__ import annotations
-
-import random
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from tokenloom_ray.forwarded_request import ForwardedRequest
 from tokenloom_ray.prefix_map import PrefixMap
+from tokenloom_ray.replica_ranking import rank_replicas
 
 MAX_IMBALANCE = 8
 
 
 class PrefixRouter(RequestRouter):
-    """Prefers the replica that has the longest prefix of the prompt in its cache.
-
-    A replica with `max_imbalance` requests more than the least loaded one loses the preference.
-    Replicas that failed to respond to the request come last.
-    """
+    """Prefers the replica that the longest known prefix of the prompt was last sent to."""
 
     def initialize_state(self, max_imbalance: int = MAX_IMBALANCE) -> None:
-        """Take `request_router_kwargs`."""
+        """Take `request_router_kwargs`; `rank_replicas` explains them."""
         self._max_imbalance = max_imbalance
         self._prefixes = PrefixMap()
 
@@ -30,31 +25,20 @@ class PrefixRouter(RequestRouter):
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
         """Return the replicas in order of preference, each a rank of its own."""
-        if pending_request is None:
+        if pending_request is None or not candidate_replicas:
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True
         request: ForwardedRequest = pending_request.args[0]
-        ranked = self._rank(candidate_replicas, request)
-        self._prefixes.add(request.prefixes, ranked[0].replica_id.unique_id)
-        return [[replica] for replica in ranked]
+        replicas = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        ranked = rank_replicas(
+            {id: self._load(replica) for id, replica in replicas.items()},
+            preferred=self._prefixes.find(request.prefixes, replicas.keys() - request.tried),
+            tried=request.tried,
+            max_imbalance=self._max_imbalance,
+        )
+        self._prefixes.add(request.prefixes, ranked[0])
+        return [[replicas[id]] for id in ranked]
 
-    def _rank(
-        self, replicas: list[RunningReplica], request: ForwardedRequest
-    ) -> list[RunningReplica]:
-        queue_lengths = self.replica_queue_len_cache
-        loads = {
-            replica.replica_id.unique_id: queue_lengths.get(replica.replica_id) or 0
-            for replica in replicas
-        }
-        available = loads.keys() - request.tried
-        preferred = self._prefixes.find(request.prefixes, available)
-        if preferred is not None:
-            least = min(loads[id] for id in available)
-            if loads[preferred] - least >= self._max_imbalance:
-                preferred = None
-
-        def rank(replica: RunningReplica) -> tuple[bool, bool, int, float]:
-            id = replica.replica_id.unique_id
-            return id in request.tried, id != preferred, loads[id], random.random()
-
-        return sorted(replicas, key=rank)
+    def _load(self, replica: RunningReplica) -> int:
+        """Return the number of requests; 0 where none was sent or counted for some seconds."""
+        return self.replica_queue_len_cache.get(replica.replica_id) or 0

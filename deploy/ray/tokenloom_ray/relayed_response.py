@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-from ray.exceptions import RayError
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Send
 
@@ -16,10 +16,18 @@ from tokenloom_server.errors import error_body
 from tokenloom_server.middleware.openai_errors import FOLDER as OPENAI_FOLDER
 from tokenloom_server.middleware.request_id import HEADER as REQUEST_ID
 
+if TYPE_CHECKING:
+    from ray.exceptions import RayError
+
 RETRIED = frozenset(
-    {HTTPStatus.FAILED_DEPENDENCY, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+    {
+        HTTPStatus.FAILED_DEPENDENCY,  # the engine failed
+        HTTPStatus.INTERNAL_SERVER_ERROR,  # the same in OpenAI's dialect
+        HTTPStatus.TOO_MANY_REQUESTS,  # no permit is free
+        HTTPStatus.SERVICE_UNAVAILABLE,  # the engine starts again
+    }
 )
-"""Statuses of a replica whose engine failed, that is full, or whose engine starts again."""
+"""Statuses after which another replica may succeed."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +40,8 @@ class RelayedResponse:
         self._path = path
         self._send = send
         self._is_last = is_last
+        self._start: Message | None = None
+        """Held back until the body begins."""
         self._has_begun = False
         self._is_stream = False
         self._is_complete = False
@@ -42,16 +52,22 @@ class RelayedResponse:
     async def relay(self, message: Message) -> None:
         """Send a message to the client unless it belongs to a failure."""
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            self.replica = headers.get(REPLICA_ID)
-            self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
-            self.is_refused = message["status"] in RETRIED and not self._is_last
-            del headers[REQUEST_ID]  # the proxy of Serve adds it again
-        if self.is_refused:
-            return
-        self._has_begun = True
-        self._is_complete = not message.get("more_body", True)
-        await self._send(message)
+            self._begin(message)
+        elif not self.is_refused:
+            if self._start is not None:
+                self._has_begun = True
+                await self._send(self._start)
+                self._start = None
+            self._is_complete = not message.get("more_body", False)
+            await self._send(message)
+
+    def _begin(self, start: Message) -> None:
+        headers = MutableHeaders(scope=start)
+        self.replica = headers.get(REPLICA_ID)
+        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        self.is_refused = start["status"] in RETRIED and not self._is_last
+        del headers[REQUEST_ID]  # the proxy of Serve adds it again
+        self._start = start
 
     async def break_off(self, error: RayError) -> None:
         """Hold back the end of the replica, or end the response with an error event.
