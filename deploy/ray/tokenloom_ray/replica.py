@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -22,11 +23,15 @@ from tokenloom_server.app import create_app
 from tokenloom_server.configs import engine_config, router_config
 from tokenloom_server.environment import prepare_hub
 from tokenloom_server.settings import Settings
+from tokenloom_server.tgi_flags import remarks
+
+logger = logging.getLogger(__name__)
 
 AUTOSCALING_METRICS = {
     "waiting_sequences": "tgi_queue_size",
     "kv_cache_usage": "tgi_kv_cache_usage",
 }
+"""Metrics of the autoscaling policy, and the gauges that they are."""
 
 
 class EngineReplica:
@@ -38,6 +43,8 @@ class EngineReplica:
         """Load the model; Serve awaits it. Raise EngineStartError if it cannot be loaded."""
         settings = replica_settings(flags, self._num_cpus())
         configure_logging(json_output=settings.json_output, level=settings.log_level)
+        for remark in remarks(settings.given):
+            logger.warning("%s", remark)
         prepare_hub(settings.huggingface_hub_cache)
         self._id = serve.get_replica_context().replica_id.unique_id
         self._metrics = Metrics()
