@@ -27,6 +27,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY router router
 COPY server server
+COPY deploy/ray deploy/ray
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
 
 # PyTorch's wheels hold 0.1 GB of tests.
