@@ -16,6 +16,7 @@ from tokenloom_engine.attention.base import AttentionBackend
 from tokenloom_engine.attention.varlen import VarlenAttention
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.cache import prepare_cache
+from tokenloom_engine.cgroup import usable_cores
 from tokenloom_engine.checkpoint import Checkpoint, custom_code, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError
@@ -55,7 +56,8 @@ class ModelRunner:
         started = time.perf_counter()
         device = pick_device(config.device)
         num_shards = count_shards(config, device) if shards is None else shards.count
-        torch.set_num_threads(config.num_threads or max(1, TORCH_THREADS // num_shards))
+        cores = min(TORCH_THREADS, usable_cores())
+        torch.set_num_threads(config.num_threads or max(1, cores // num_shards))
         dtype = pick_dtype(config.dtype, device)
         if shards is None:
             prepare_cache()
