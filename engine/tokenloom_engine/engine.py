@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 
@@ -322,6 +323,7 @@ def _load_constraints(
             runner.info.vocab_size,
             runner.info.eos_token_ids,
             config.constraints,
+            num_threads=max(1, (os.cpu_count() or 1) // config.replicas),
             latency=latency,
         )
     except ImportError as error:
