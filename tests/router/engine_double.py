@@ -11,8 +11,9 @@ the prompt, one a step. The first stop string may be an order:
 - `aborted`: the tokens' text is a list of all ids aborted so far
 - `submit`: the tokens' text is the `Submit` as JSON
 
-Flags: `--fatal`, `--crash` end it before it is ready, `--crash=1` only replica 1; `--deaf` makes it ignore the end of its
-standard input; `--log=FILE` notes each start there and lets only the first one succeed.
+Flags: `--fatal`, `--crash` end it before it is ready, `--crash=1` only replica 1; `--deaf` makes
+it ignore the end of its standard input; `--log=FILE` notes each start there and lets only the
+first one succeed.
 """
 
 from __future__ import annotations

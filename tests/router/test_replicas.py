@@ -110,7 +110,6 @@ async def test_the_sequences_of_a_request_meet_in_one_engine(run_router: RunRout
 
 
 async def test_one_engine_killed_disturbs_no_other(run_router: RunRouter, metrics: Metrics) -> None:
-    errors: list[str] = []
     async with run_router(replicas=2) as router, AsyncExitStack() as stack:
         assert [await opened(stack, router, prompt(i)) for i in (1000, 2000)] == [0, 1]
         pids = [pid_of(router, i) for i in (0, 1)]
@@ -131,7 +130,6 @@ async def test_one_engine_killed_disturbs_no_other(run_router: RunRouter, metric
             assert len((await anext(safe)).tokens) == 1
         assert pid_of(router, 0) != pids[0] and pid_of(router, 1) == pids[1]
         assert router._replicas._replicas[0].num_blocks == 0, "a new engine has an empty cache"
-    assert errors == []
     assert samples(metrics)["tgi_engine_restarts"] == 1
 
 
