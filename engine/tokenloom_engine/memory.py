@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import psutil
 import torch
 
+from tokenloom_engine.cgroup import memory_headroom
+
 CPU_SHARE = 0.25
 CUDA_SHARE = 0.9
-CGROUP = Path("/sys/fs/cgroup")
-CGROUP_FILES = (
-    (CGROUP / "memory.max", CGROUP / "memory.current"),
-    (CGROUP / "memory/memory.limit_in_bytes", CGROUP / "memory/memory.usage_in_bytes"),
-)
-"""Limit and usage, of version 2 and of version 1."""
-
 
 logger = logging.getLogger(__name__)
 
@@ -36,17 +30,4 @@ def memory_for_kv_cache(device: torch.device) -> int:
         allowed = total * torch.cuda.get_per_process_memory_fraction(device)
         left = allowed - torch.cuda.memory_reserved(device)
         return max(0, int(min(free, left) - (1 - CUDA_SHARE) * total))
-    return int(CPU_SHARE * min(psutil.virtual_memory().available, _cgroup_headroom()))
-
-
-def _cgroup_headroom() -> float:
-    """What a container's limit leaves; infinite without one."""
-    for limit_file, usage_file in CGROUP_FILES:
-        try:
-            limit = limit_file.read_text().strip()
-            used = int(usage_file.read_text())
-        except (OSError, ValueError):
-            continue
-        # Version 2 says "max" for none, version 1 a number beyond any memory.
-        return float("inf") if limit == "max" else max(0, int(limit) - used)
-    return float("inf")
+    return int(CPU_SHARE * min(psutil.virtual_memory().available, memory_headroom()))

@@ -16,6 +16,7 @@ from tokenloom_engine.attention.base import AttentionBackend
 from tokenloom_engine.attention.varlen import VarlenAttention
 from tokenloom_engine.batch import Batch
 from tokenloom_engine.cache import prepare_cache
+from tokenloom_engine.cgroup import usable_cores
 from tokenloom_engine.checkpoint import Checkpoint, custom_code, resolve_checkpoint
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.errors import LoadError
@@ -55,8 +56,9 @@ class ModelRunner:
         started = time.perf_counter()
         device = pick_device(config.device)
         num_shards = count_shards(config, device) if shards is None else shards.count
-        sharing = num_shards * config.replicas
-        torch.set_num_threads(config.num_threads or max(1, TORCH_THREADS // sharing))
+        cores = min(TORCH_THREADS, usable_cores())
+        share = cores // (num_shards * config.replicas)
+        torch.set_num_threads(config.num_threads or max(1, share))
         dtype = pick_dtype(config.dtype, device)
         if shards is None:
             prepare_cache()

@@ -29,9 +29,10 @@ class EngineProcess:
 
         The process shares our standard output and error, for its logs and progress.
         """
-        process = await anyio.open_process(
-            command, stdin=subprocess.PIPE, stdout=None, stderr=None, env=environment
-        )
+        with anyio.CancelScope(shield=True):  # cancelled half-way, it would leave a process behind
+            process = await anyio.open_process(
+                command, stdin=subprocess.PIPE, stdout=None, stderr=None, env=environment
+            )
         engine_process = cls(process)
         try:
             yield engine_process

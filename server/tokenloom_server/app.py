@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -10,6 +10,7 @@ from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match
 
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.router import Router
@@ -64,11 +65,13 @@ def create_app(settings: Settings, router: Router, metrics: Metrics) -> FastAPI:
     unknown = UnknownFields(http_metrics, are_refused=settings.strict_fields)
     app.include_router(generate_routes(router, settings, unknown), dependencies=key)
     app.include_router(tokenize_routes(router, settings, unknown), dependencies=key)
-    app.include_router(vertex_routes(router, settings, unknown), dependencies=key)
     app.include_router(invocation_routes(), dependencies=key)
     app.include_router(openai_routes(router, settings), dependencies=key)
+    own_paths = frozenset(_free_paths(app, settings))
+    # Last: the paths that the settings add must not hide other routes.
+    app.include_router(vertex_routes(router, settings, unknown), dependencies=key)
     app.include_router(status_routes(router, settings, metrics))
-    _add_middleware(app, settings, http_metrics)
+    _add_middleware(app, settings, http_metrics, own_paths)
     if settings.otlp_endpoint:
         _trace(app, settings.otlp_endpoint, settings.otlp_service_name, metrics)
     if settings.access_log:
@@ -89,12 +92,26 @@ def _trace(app: FastAPI, endpoint: str, service_name: str, metrics: Metrics) -> 
     app.add_middleware(RequestSpan, tracing=tracing)
 
 
-def _add_middleware(app: FastAPI, settings: Settings, http_metrics: HttpMetrics) -> None:
-    """The last one added sees a request first."""
+def _free_paths(app: FastAPI, settings: Settings) -> Iterator[str]:
+    """Those of the paths that the settings add which no route has yet."""
+    for method, path in (("POST", settings.predict_route), ("GET", settings.health_route)):
+        scope = {"type": "http", "method": method, "path": path}
+        if path and all(route.matches(scope)[0] is not Match.FULL for route in app.routes):
+            yield path
+
+
+def _add_middleware(
+    app: FastAPI, settings: Settings, http_metrics: HttpMetrics, own_paths: frozenset[str]
+) -> None:
+    """Add the middleware; the last one added sees a request first.
+
+    `own_paths`: those that the settings add, which may be in OpenAI's folder but have TGI's errors.
+    """
     app.add_middleware(PayloadLimit, limit=settings.payload_limit)
     if settings.api_key:
-        app.add_middleware(ApiKey, api_key=settings.api_key)
-    app.add_middleware(OpenAIErrors)
+        open_paths = own_paths & {settings.health_route}
+        app.add_middleware(ApiKey, api_key=settings.api_key, open_paths=open_paths)
+    app.add_middleware(OpenAIErrors, without=own_paths)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.cors_allow_origin or ["*"],

@@ -1,4 +1,4 @@
-"""The command line: `tokenloom serve`, `generate` and `env`, and `text-generation-launcher`."""
+"""The command line: `tokenloom serve`, `generate`, `env`, `healthcheck`; TGI's launcher."""
 
 from __future__ import annotations
 
@@ -75,6 +75,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_flags(generate, without=(HTTP, TGI))
     commands.add_parser("env", help="print what this installation runs on", allow_abbrev=False)
+    commands.add_parser(
+        "healthcheck",
+        help="exit with 0 if the server in this container takes requests, else with 1",
+        allow_abbrev=False,
+    )
     return parser
 
 
@@ -99,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "env":
         sys.stdout.write(environment_report(None))
         return 0
+    if command == "healthcheck":
+        return _healthcheck()
     if command == "generate":
         return _generate(f"tokenloom {command}", flags)
     return _serve(f"tokenloom {command}", flags)
@@ -107,6 +114,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def launcher(arguments: Sequence[str] | None = None) -> int:
     """Run `tokenloom serve` under the name of TGI's launcher; returns the exit status."""
     return _serve("text-generation-launcher", vars(make_launcher_parser().parse_args(arguments)))
+
+
+def _healthcheck() -> int:
+    """Check the server of this container at the address that its flags and variables set."""
+    from tokenloom_server.healthcheck import failure, running_commands, server_flags
+
+    flags = server_flags(running_commands())
+    if flags is None:
+        reason: str | None = "no server runs here"
+    else:
+        given = vars(make_launcher_parser().parse_args(flags))
+        address = {name: given[name] for name in ("hostname", "port") if name in given}
+        settings = Settings(**address)
+        reason = failure(settings.hostname, settings.port)
+    if reason is not None:
+        sys.stderr.write(f"tokenloom healthcheck: {reason}\n")
+    return 0 if reason is None else 1
 
 
 def _generate(prog: str, flags: dict[str, Any]) -> int:

@@ -14,14 +14,18 @@ from pydantic_settings import EnvSettingsSource
 from tokenloom_engine.cache import cache_folder
 from tokenloom_server.flag_values import as_switch, is_address
 
-SAGEMAKER = {
+OTHER_NAMES = {
     "model_id": "HF_MODEL_ID",
     "revision": "HF_MODEL_REVISION",
     "num_shard": "SM_NUM_GPUS",
     "quantize": "HF_MODEL_QUANTIZE",
     "trust_remote_code": "HF_MODEL_TRUST_REMOTE_CODE",
+    "predict_route": "AIP_PREDICT_ROUTE",
+    "health_route": "AIP_HEALTH_ROUTE",
 }
-"""Settings, and the variables that SageMaker sets for them."""
+"""Variables of SageMaker and Vertex AI; that of the setting's own name outranks them."""
+PLATFORM_PORTS = ("AIP_HTTP_PORT", "SAGEMAKER_BIND_TO_PORT")
+"""Ports that Vertex AI and SageMaker assign. They outrank PORT, which an image sets."""
 NO_VARIABLE = frozenset({"env"})
 """Settings that are flags alone: ENV is often set, and for other ends."""
 TGI_ATTENTION = frozenset({"paged", "flashdecoding", "flashdecoding-ipex", "flashinfer"})
@@ -43,9 +47,14 @@ class Environment(EnvSettingsSource):
             values.pop("hostname", None)
         if values.get("attention") in TGI_ATTENTION:
             del values["attention"]
-        for field, name in SAGEMAKER.items():
+        for field, name in OTHER_NAMES.items():
             if text := os.environ.get(name):
                 values.setdefault(field, text)
+        if values.get("num_shard") == os.environ.get("SM_NUM_GPUS") == "0":  # no GPUs
+            del values["num_shard"]
+        for name in PLATFORM_PORTS:
+            if port := os.environ.get(name):
+                values["port"] = port
         # Whoever sets a key to nothing means to have one: it is refused, not left out.
         for field in ("api_key", "api_key_file"):
             if os.environ.get(field.upper()) == "":
@@ -61,9 +70,16 @@ def ignored_hostname() -> str | None:
     return None if not hostname or is_address(hostname) else hostname
 
 
+def model_storage() -> str | None:
+    """Vertex AI's address of a model in Cloud Storage, which is not read here."""
+    return os.environ.get("AIP_STORAGE_URI") or None
+
+
 def ignored_variables() -> list[str]:
-    """TGI's variables that are set and change nothing here, and why: one line each."""
+    """TGI's and Vertex AI's variables that are set and change nothing here: one line each."""
     lines = []
+    if uri := model_storage():
+        lines.append(f"AIP_STORAGE_URI={uri} has no effect: models are not read from Cloud Storage")
     if (attention := os.environ.get("ATTENTION")) in TGI_ATTENTION:
         lines.append(f"ATTENTION={attention} has no effect: --attention names what there is here")
     for name in ("PREFILL_CHUNKING", "USE_FLASH_ATTENTION"):

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tokenloom_engine.cache import cache_folder
+from tokenloom_engine.cgroup import memory_headroom, usable_cores
 from tokenloom_engine.errors import LoadError
 
 PACKAGES = (
@@ -47,9 +48,10 @@ def _facts(hub_cache: str | None) -> Iterator[tuple[str, str]]:
     yield "tokenloom", version("tokenloom")
     yield "Python", f"{platform.python_version()} ({platform.python_implementation()})"
     yield "platform", platform.platform()
-    yield "CPU", f"{_cpu()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
+    yield "CPU", f"{_cpu()}, {usable_cores()} of {os.cpu_count()} cores usable"
     memory = psutil.virtual_memory()
-    yield "memory", f"{memory.total / GIB:.1f} GiB, {memory.available / GIB:.1f} GiB available"
+    available = min(memory.available, memory_headroom())
+    yield "memory", f"{memory.total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
     for number, gpu in enumerate(_gpus()):
         yield f"GPU {number}", gpu
     for package in PACKAGES:

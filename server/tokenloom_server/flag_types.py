@@ -17,6 +17,7 @@ from tokenloom_server.flag_values import (
     as_list,
     as_quantization,
     as_reasoning,
+    as_route,
     as_switch,
 )
 
@@ -29,6 +30,7 @@ Endpoint = Annotated[str | None, AfterValidator(as_endpoint)]
 Quantization = Annotated[Literal["int8"] | None, BeforeValidator(as_quantization)]
 CallFormatName = Annotated[str, AfterValidator(as_call_format)]
 ReasoningOption = Annotated[str, AfterValidator(as_reasoning)]
+Route = Annotated[str | None, AfterValidator(as_route)]
 Address = Annotated[str, AfterValidator(as_address)]
 Backends = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]

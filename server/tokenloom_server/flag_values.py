@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +15,7 @@ from tokenloom_server.reasoning import ReasoningTags
 from tokenloom_server.tools.formats import format_names
 
 OFF = frozenset({"", "n", "no", "f", "false", "off", "0"})
+ROUTE = re.compile(r"/|(/[A-Za-z0-9\-._~!$&'()*+,;=:@]+)+")
 LEVELS = {"warning": "warn", "critical": "error"}
 """Other words for levels of logs."""
 
@@ -58,6 +60,15 @@ def as_address(value: str) -> str:
     """An IP address as it stands."""
     if not is_address(value):
         raise ValueError(f"`hostname` must be an IP address, not {value!r}")
+    return value
+
+
+def as_route(value: str | None) -> str | None:
+    """A path that a request line can name, without parameters."""
+    if value is not None and not ROUTE.fullmatch(value):
+        raise ValueError(
+            f"must be a path like /predict of unescaped ASCII characters, not {value!r}"
+        )
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
@@ -14,6 +15,8 @@ class PortError(Exception):
 
     def __init__(self, hostname: str, port: int, error: OSError) -> None:
         reason = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == errno.EACCES:
+            reason += "; take a port of 1024 or above (--port, PORT), or give CAP_NET_BIND_SERVICE"
         super().__init__(f"cannot listen on {hostname} port {port}: {reason}")
 
 

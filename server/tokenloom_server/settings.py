@@ -8,7 +8,7 @@ from pydantic import FiniteFloat, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tokenloom_engine.constraints.spec import ConstraintKind
-from tokenloom_server.environment import Environment
+from tokenloom_server.environment import Environment, model_storage
 from tokenloom_server.flag import (
     BATCHING,
     CONSTRAINTS,
@@ -31,6 +31,7 @@ from tokenloom_server.flag_types import (
     MaybeSwitch,
     Quantization,
     ReasoningOption,
+    Route,
     Sizes,
     Switch,
     Texts,
@@ -107,6 +108,12 @@ class Settings(BaseSettings):
 
     hostname: Address = flag("0.0.0.0", HTTP, "IP address to listen on")
     port: int = flag(3000, HTTP, "port to listen on; 0 takes a free one", ge=0, le=65535, short="p")
+    predict_route: Route = flag(
+        None, HTTP, "further path of /vertex; a route that is there already keeps its path"
+    )
+    health_route: Route = flag(
+        None, HTTP, "further path of /health; a route that is there already keeps its path"
+    )
     api_key: Key = flag(
         None, HTTP, "generating and tokenizing then need `Authorization: Bearer API_KEY`"
     )
@@ -233,7 +240,8 @@ class Settings(BaseSettings):
     num_threads: int | None = flag(
         None,
         ENGINE,
-        "CPU threads of the engine, of each shard; without it as the machine has cores",
+        "CPU threads of the engine, of each shard; without it as there are cores, within the CPU "
+        "quota of a container",
         gt=0,
     )
     engine_nice: int = flag(
@@ -371,6 +379,11 @@ class Settings(BaseSettings):
                 "number of GPUs of each"
             )
         as_backends(self.constraint_backend)  # raises
+        if self.model_id is None and (uri := model_storage()):
+            raise ValueError(
+                f"AIP_STORAGE_URI={uri} is set, but models are not read from Cloud Storage: "
+                "set `model_id` to a Hub id or a folder (--model-id, MODEL_ID)"
+            )
         if reason := refusal(self.given):
             raise ValueError(reason)
         return self

@@ -71,6 +71,18 @@ def test_what_an_interrupted_process_left_goes_at_the_next_start(
     assert [entry.name for entry in models.iterdir()] == ["three"]
 
 
+def test_other_users_can_read_it(tmp_path: Path) -> None:
+    def write(target: Path) -> None:
+        (target / "part").touch(mode=0o600)
+        (target / "more").mkdir(mode=0o700)
+        (target / "more/part").touch(mode=0o600)
+
+    folder = keep(tmp_path / "folder", write)
+    paths = {path: path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
+    assert all(mode == (0o755 if path.is_dir() else 0o644) for path, mode in paths.items())
+    assert len(paths) == 4
+
+
 def test_two_processes_may_make_the_same_folder(tmp_path: Path) -> None:
     def write(target: Path) -> None:
         keep(tmp_path / "model", lambda target: None)

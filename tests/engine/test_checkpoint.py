@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,29 @@ def test_a_length_that_does_not_fit(model_path: Path) -> None:
     )
     with pytest.raises(LoadError, match="Not enough memory to handle `max_total_tokens=4096`"):
         ModelRunner(config)
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_files_of_another_user(is_folder: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="tokenloom-test-") as name:
+        folder = Path(name)
+        (folder / "config.json").write_text("{}")
+        weights = folder / "model.safetensors"
+        weights.touch()
+        unreadable = folder if is_folder else weights
+        folder.chmod(0o755)
+        unreadable.chmod(0)
+        user = os.geteuid()
+        try:
+            if user == 0:  # root may read everything
+                os.seteuid(65534)
+            with pytest.raises(LoadError) as raised:
+                resolve_checkpoint(name, None, torch.float32)
+        finally:
+            os.seteuid(user)
+            folder.chmod(0o755)
+        reader, owner = (65534 if user == 0 else user), user
+        assert str(raised.value) == (
+            f"user {reader} cannot read {unreadable} of user {owner}: serve as that user, or "
+            "change the permissions"
+        )

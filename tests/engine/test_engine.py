@@ -358,16 +358,18 @@ def test_a_request_that_never_fits_is_refused(make_engine: MakeEngine, encode: E
     assert result.error is not None and "KV cache" in result.error
 
 
+@pytest.mark.parametrize("cores", [1, 2])
 def test_another_engine_in_the_process_has_as_many_threads(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     monkeypatch.setattr(model_runner, "TORCH_THREADS", 2)
+    monkeypatch.setattr(model_runner, "usable_cores", lambda: cores)
     before = torch.get_num_threads()
     for _ in range(2):
         kernels = make_engine(dtype="bfloat16")._runner.kernels
         if kernels is None:
             pytest.skip("the CPU kernels cannot be built")
-        assert kernels.threads == 2
+        assert kernels.threads == cores
         assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
 

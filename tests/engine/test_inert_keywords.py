@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tokenloom_engine.constraints.base import InvalidConstraintError
-from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.factory import ConstraintFactory
 from tokenloom_engine.constraints.inert_keywords import without_inert_keywords
 from tokenloom_engine.constraints.spec import ConstraintSpec
@@ -20,13 +19,9 @@ LIST: dict[str, Any] = {"type": "array", "items": COUNT}
 OBJECT: dict[str, Any] = {"type": "object", "properties": {"a": COUNT}}
 
 
-@pytest.fixture(scope="module", params=["llguidance", "xgrammar"])
-def factory(request: pytest.FixtureRequest, tokenizer_file: Path) -> ConstraintFactory:
-    backend = request.param
-    if backend == "xgrammar":
-        pytest.importorskip("xgrammar")
-    config = ConstraintConfig(backends={"json_schema": backend, "structural_tag": backend})
-    return ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [2], config)
+@pytest.fixture(scope="module")
+def factory(tokenizer_file: Path) -> ConstraintFactory:
+    return ConstraintFactory.for_tokenizer(tokenizer_file.read_text(), 49152, [2])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.engine.clocks import ManualTime, manual_latency
@@ -215,8 +216,15 @@ def test_drafts_are_made_unasked_where_logits_do_not_depend_on_them(
 
 def test_xgrammar_goes_ahead_and_back(make_engine: MakeEngine, encode: Encode) -> None:
     pytest.importorskip("xgrammar")
-    given = [submits(encode)[name] for name in ("people", "drawn_people", "unforced", "drums")]
-    backends = ConstraintConfig(backends={"json_schema": "xgrammar", "regex": "xgrammar"})
+    person = {
+        **PERSON,
+        "properties": {"name": {"enum": ["Ann", "Bob"]}, "age": {"type": "integer"}},
+    }
+    people = {"type": "array", "items": person, "minItems": 3, "maxItems": 4}
+    spec = ConstraintSpec("json_schema", json.dumps(people))
+    named = [submits(encode)[name] for name in ("people", "drawn_people", "unforced")]
+    given = [msgspec.structs.replace(submit, constraint=spec) for submit in named]
+    backends = ConstraintConfig(backends={"json_schema": "xgrammar"})
     engine = make_engine(dtype="bfloat16", constraints=backends, speculate=5)
     plain = run_plain(engine, given)
     steps = Steps()

@@ -21,7 +21,7 @@ def test_bytes_for_what_is_no_token() -> None:
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])
     tokenizer.add_special_tokens(["<s>", "</s>"])
     vocabulary = Vocabulary(tokenizer, size=320, eos=1)
-    constraint = vocabulary.backend.create(ConstraintSpec("regex", " a|é"))
+    constraint = vocabulary.backend.create(ConstraintSpec("choice", '[" a", "é"]'))
     assert vocabulary.next(constraint) == {ids["▁"], ids["▁a"], ids["<0x20>"], ids["<0xC3>"]}
     assert constraint.accept_tokens([ids["<0xC3>"]])
     assert not constraint.is_accepting
@@ -38,7 +38,7 @@ def test_added_tokens_that_are_text(tokenizer_file: Path) -> None:
     tokenizer.add_tokens([AddedToken("<think> é", special=False, normalized=False)])
     (added,) = tokenizer.encode("<think> é").ids
     vocabulary = Vocabulary(tokenizer, size=added + 7, eos=2)
-    constraint = vocabulary.backend.create(ConstraintSpec("regex", "<think> é!"))
+    constraint = vocabulary.backend.create(ConstraintSpec("choice", '["<think> é!"]'))
     assert added in vocabulary.next(constraint)
     assert constraint.accept_tokens([added])
     assert vocabulary.next(constraint) == {tokenizer.token_to_id("!")}

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from tests.integration.random_model import save_random_model
 from tests.integration.serving import Json, Server, body, client, serve
 
-LONG = {"max_new_tokens": 1000, "ignore_eos": True}
+LONG = {"max_new_tokens": 2000, "ignore_eos": True}
 
 
 class Load:
@@ -61,6 +61,10 @@ async def until_ready(http: httpx.AsyncClient, count: int) -> None:
 async def test_one_engine_killed_then_one_stopped(model_path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_random_model(folder, AutoTokenizer.from_pretrained(model_path))
+    config = json.loads((folder / "config.json").read_text())
+    # Longer streams than a fast machine ends before the signal.
+    config["max_position_embeddings"] = 4096
+    (folder / "config.json").write_text(json.dumps(config))
     flags = ("--model-id", str(folder), "--dtype", "float32", "--replicas", "2")
     with serve(tmp_path / "log", *flags, "--engine-stall-timeout", "2") as server:
         async with client(server) as http:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 
 from tokenloom_engine.config import EngineConfig
@@ -80,29 +81,22 @@ async def test_an_engine_that_does_not_listen_is_killed(
     assert not is_running(pid)
 
 
-async def test_a_cancelled_start_leaves_no_process(
-    model_path: Path, metrics: Metrics, tmp_path: Path
-) -> None:
-    pid_file = tmp_path / "pid"
-    program = (
-        f"import os, sys; open({str(pid_file)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
-    )
-    router = Router(
-        RouterConfig(),
-        EngineConfig(model_id=str(model_path)),
-        metrics,
-        engine_command=(sys.executable, "-c", program),
-    )
+@pytest.mark.parametrize("num_passes", range(8))
+async def test_a_cancelled_start_leaves_no_process(num_passes: int) -> None:
+    """Cancelled after so many passes of the event loop: before, while and after it starts."""
+    command = (sys.executable, "-c", "import sys; sys.stdin.read()")
+
+    async def start() -> None:
+        async with engine_process.EngineProcess.started(command, dict(os.environ)):
+            await anyio.sleep_forever()
+
+    before = set(psutil.Process().children())
     async with anyio.create_task_group() as tasks:
-
-        async def start() -> None:
-            async with router.running():
-                pytest.fail("an engine that says nothing is not ready")
-
         tasks.start_soon(start)
-        await until(lambda: pid_file.exists() and bool(pid_file.read_text()))
+        for _ in range(num_passes):
+            await anyio.sleep(0)
         tasks.cancel_scope.cancel()
-    assert not is_running(int(pid_file.read_text()))
+    assert not set(psutil.Process().children()) - before
 
 
 async def test_the_engine_cannot_outlive_the_front(

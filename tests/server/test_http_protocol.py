@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.router.running import samples
 from tests.server.running import RunningServer, running, script
 from tests.server.scripted_engine import LARGE_BYTES
 from tokenloom_engine.messages import SequenceOutput, Token
@@ -106,6 +107,11 @@ def num_aborted(server: RunningServer) -> int:
     return int(
         post(server, {"inputs": "a", "parameters": {"stop": ["aborts"]}}).json()["generated_text"]
     )
+
+
+def num_submitted(server: RunningServer) -> float:
+    """Count the requests that were sent to the engine; only these can be aborted there."""
+    return samples(server.metrics)["tgi_request_max_new_tokens_count"]
 
 
 def is_open(server: RunningServer, port: int) -> bool:
@@ -247,9 +253,10 @@ def test_the_next_request_may_wait_for_the_response(limited: RunningServer) -> N
 
 def test_too_many_requests_in_advance(limited: RunningServer) -> None:
     before = num_aborted(limited)
+    submitted = num_submitted(limited)
     with connect(limited) as connection:
         connection.sendall(request("/generate", HANG))
-        until(lambda: limited.router.num_open_requests == 1)
+        until(lambda: num_submitted(limited) == submitted + 1)
         connection.sendall(b"GET /livez HTTP/1.1\r\n\r\n" * 1000)
         assert received(connection) == b""
     assert num_aborted(limited) == before + 1
@@ -348,9 +355,10 @@ def test_a_half_closed_client_that_leaves(
     limited: RunningServer, path: str, body: dict[str, Any]
 ) -> None:
     before = num_aborted(limited)
+    submitted = num_submitted(limited)
     with connect(limited) as connection:
         connection.sendall(request(path, body))
-        until(lambda: limited.router.num_open_requests == 1)
+        until(lambda: num_submitted(limited) == submitted + 1)
         connection.shutdown(socket.SHUT_WR)
         time.sleep(0.1)
         assert limited.router.num_open_requests == 1

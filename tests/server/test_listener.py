@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import socket
 
 import pytest
@@ -22,6 +23,14 @@ def test_a_port_that_is_taken() -> None:
         with pytest.raises(PortError) as raised:
             bind("127.0.0.1", port)
     assert str(raised.value) == f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+
+
+def test_a_port_for_privileged_users_alone() -> None:
+    error = PortError("0.0.0.0", 80, PermissionError(errno.EACCES, ""))
+    assert str(error) == (
+        "cannot listen on 0.0.0.0 port 80: Permission denied; take a port of 1024 or above "
+        "(--port, PORT), or give CAP_NET_BIND_SERVICE"
+    )
 
 
 def test_an_address_that_is_not_ours() -> None:

@@ -8,7 +8,12 @@ from pydantic import ValidationError
 
 from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_server.configs import engine_config, router_config
-from tokenloom_server.environment import SAGEMAKER, ignored_hostname, ignored_variables
+from tokenloom_server.environment import (
+    OTHER_NAMES,
+    PLATFORM_PORTS,
+    ignored_hostname,
+    ignored_variables,
+)
 from tokenloom_server.settings import Settings
 from tokenloom_server.settings_error import one_line
 from tokenloom_server.tgi_flags import NO_EFFECT, remarks
@@ -47,13 +52,20 @@ TGI_DEFAULTS = {
     "ngrok": False,
     "lora_adapters": (),
 }
-OTHER_VARIABLES = ("PREFIX_CACHING", "PREFILL_CHUNKING", "USE_FLASH_ATTENTION")
+OTHER_VARIABLES = (
+    "PREFIX_CACHING",
+    "PREFILL_CHUNKING",
+    "USE_FLASH_ATTENTION",
+    "AIP_STORAGE_URI",
+    *PLATFORM_PORTS,
+    *OTHER_NAMES.values(),
+)
 
 
 @pytest.fixture(autouse=True)
 def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name.upper() for name in Settings.model_fields]
-    for name in (*names, *SAGEMAKER.values(), *OTHER_VARIABLES):
+    for name in (*names, *OTHER_VARIABLES):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -296,6 +308,53 @@ def test_sagemakers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().model_id == "other/model"
     monkeypatch.setenv("SM_NUM_GPUS", "4")
     assert engine_config(Settings()).num_shard == 4
+
+
+def test_sagemaker_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SM_NUM_GPUS", "0")
+    assert engine_config(Settings(model_id="m")).num_shard == 1
+    monkeypatch.setenv("SM_NUM_GPUS", "-1")
+    with pytest.raises(ValidationError, match="num_shard"):
+        Settings()
+
+
+@pytest.mark.parametrize("name", PLATFORM_PORTS)
+def test_the_port_that_a_platform_assigns(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("PORT", "80")
+    monkeypatch.setenv(name, "")
+    assert Settings().port == 80
+    monkeypatch.setenv(name, "8123")
+    assert Settings().port == 8123, "an image sets PORT"
+    assert Settings(**flags(port="90")).port == 90
+    monkeypatch.setenv(name, "http")
+    with pytest.raises(ValidationError, match="port"):
+        Settings()
+
+
+def test_vertexs_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (Settings().predict_route, Settings().health_route) == (None, None)
+    route = "/v1/endpoints/1/deployedModels/2"
+    monkeypatch.setenv("AIP_HEALTH_ROUTE", route)
+    monkeypatch.setenv("AIP_PREDICT_ROUTE", f"{route}:predict")
+    assert (Settings().predict_route, Settings().health_route) == (f"{route}:predict", route)
+    assert Settings(**flags(health_route="/ok")).health_route == "/ok"
+
+
+@pytest.mark.parametrize("route", ["predict", "/a?b", "/a#b", "/{a}", "/a b", "/é", "//a", ""])
+def test_a_route_must_be_a_path(route: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings(**flags(predict_route=route))
+    assert "must be a path" in one_line(raised.value)
+    assert "--predict-route" in one_line(raised.value)
+
+
+def test_a_model_in_cloud_storage_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIP_STORAGE_URI", "gs://bucket/model")
+    with pytest.raises(ValidationError, match="AIP_STORAGE_URI=gs://bucket/model .* MODEL_ID"):
+        Settings()
+    assert Settings(model_id="m").model_id == "m"
+    (line,) = ignored_variables()
+    assert line.startswith("AIP_STORAGE_URI=gs://bucket/model has no effect")
 
 
 def test_how_many_shards() -> None:

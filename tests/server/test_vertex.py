@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.server.running import script
+from tests.server.running import running, script
 from tokenloom_engine.messages import SequenceOutput
 
 
@@ -68,3 +69,34 @@ def test_one_that_fails_fails_all(client: httpx.Client) -> None:
     response = post(client, instance("a", max_new_tokens=3), failing)
     assert response.status_code == 424
     assert "out of luck" in response.json()["error"]
+
+
+def test_routes_that_vertex_chooses(tokenizer_file: Path) -> None:
+    health = "/v1/endpoints/1/deployedModels/2"
+    predict = f"{health}:predict"
+    given = {"predict_route": predict, "health_route": health, "api_key": "k"}
+    with running(tokenizer_file, **given) as server, httpx.Client(base_url=server.url) as client:
+        assert client.get(health).status_code == client.head(health).status_code == 200
+        body = {"instances": [instance("aa", max_new_tokens=3)]}
+        assert client.post(predict, json=body).status_code == 401
+        assert client.post(health, json=body).status_code in (401, 405)
+        client.headers["authorization"] = "Bearer k"
+        assert client.post(predict, json=body).json() == {"predictions": ["(65)(65)(65)"]}
+        wrongs: list[dict[str, Any]] = [{"instances": []}, {"instances": 1}, {}]
+        for wrong in wrongs:
+            here, there = client.post(predict, json=wrong), client.post("/vertex", json=wrong)
+            assert (here.status_code, here.text) == (there.status_code, there.text)
+        metrics = client.get("/metrics").text
+        assert f'"{predict}"' in metrics
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "/vertex", "/"])
+def test_a_route_that_is_there_keeps_its_bodies(tokenizer_file: Path, path: str) -> None:
+    given = {"predict_route": path, "health_route": "/ping"}
+    with running(tokenizer_file, **given) as server, httpx.Client(base_url=server.url) as client:
+        assert client.get("/ping").status_code == 200
+        body = {"instances": [instance("aa", max_new_tokens=3)]}
+        response = client.post(path, json=body)
+        assert (response.status_code == 200) == (path == "/vertex")
+        if path.startswith("/v1/"):
+            assert isinstance(response.json()["error"], dict), "OpenAI's form"

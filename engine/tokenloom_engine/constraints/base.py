@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom_engine.constraints.spec import ConstraintSpec
+from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
 
 Bitmask = NDArray[np.int32]
 """[rows, ceil(vocab_size / 32)]: bit i of word w allows token 32 * w + i."""
@@ -123,6 +123,11 @@ class Constraint(Protocol):
 
 class ConstraintBackend(Protocol):
     """A library that compiles specs: one module under `backends/`, named like the option."""
+
+    @property
+    def kinds(self) -> frozenset[ConstraintKind]:
+        """The kinds of specs that it compiles."""
+        ...
 
     def validate(self, spec: ConstraintSpec) -> list[str]:
         """Returns warnings. Raises InvalidConstraintError with the reason. Safe in any thread."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tokenloom_engine.cgroup import usable_cores
 from tokenloom_engine.constraints.allowance import TOO_DEAR
 from tokenloom_engine.constraints.backends import load_backend
 from tokenloom_engine.constraints.base import (
@@ -42,6 +42,17 @@ JSON_KINDS: tuple[ConstraintKind, ...] = ("json_schema", "choice", "structural_t
 """Whose value is JSON."""
 
 
+class UnsupportedKindError(ValueError):
+    """A back end was chosen for kinds of specs that it does not compile."""
+
+    def __init__(self, name: str, kinds: Seq[ConstraintKind]) -> None:
+        remedy = ",".join(f"{kind}={DEFAULT_BACKEND}" for kind in kinds)
+        super().__init__(
+            f"{name} does not compile {', '.join(kinds)}; let {DEFAULT_BACKEND} do it: "
+            f"--constraint-backend {remedy}"
+        )
+
+
 class Lease(NamedTuple):
     """A constraint that is one sequence's alone until it is returned."""
 
@@ -64,13 +75,18 @@ class ConstraintFactory:
         config: ConstraintConfig,
         latency: Latency | None = None,
     ) -> None:
-        """Load the back ends. Raises ImportError if one's library is not installed."""
+        """Load the back ends.
+
+        Raises ImportError if one's library is not installed, and UnsupportedKindError if one does
+        not compile a kind that the config gives it.
+        """
         self._config = config
         self.latency = latency or Latency()
         self._backends: dict[str, ConstraintBackend] = {
             name: load_backend(name, tokenizer, config, self.latency)
             for name in {DEFAULT_BACKEND, *config.backends.values()}
         }
+        self._check_kinds()
         self._compilations = Compilations(self._compile, tokenizer.num_threads)
         self._masks = MaskFiller(
             -(-tokenizer.vocab_size // 32), tokenizer.num_threads, self.latency
@@ -90,13 +106,13 @@ class ConstraintFactory:
         """Make a factory over a tokenizer.json's text.
 
         `vocab_size` is the width of the logits. `eos_token_ids` are all tokens that end a text.
-        Raises ImportError if a back end's library is not installed.
+        Raises as the constructor does.
         """
         facts = TokenizerFacts(
             json=tokenizer_json,
             vocab_size=vocab_size,
             eos_token_ids=tuple(sorted(eos_token_ids)),
-            num_threads=num_threads or os.cpu_count() or 1,
+            num_threads=num_threads or usable_cores(),
         )
         return cls(facts, config or ConstraintConfig(), latency)
 
@@ -221,6 +237,14 @@ class ConstraintFactory:
         """Let the worker threads end."""
         self._compilations.close()
         self._masks.close()
+
+    def _check_kinds(self) -> None:
+        unsupported: dict[str, list[ConstraintKind]] = {}
+        for kind, name in self._config.backends.items():
+            if kind not in self._backends[name].kinds:
+                unsupported.setdefault(name, []).append(kind)
+        for name, kinds in unsupported.items():
+            raise UnsupportedKindError(name, kinds)
 
     def _backend(self, kind: ConstraintKind) -> ConstraintBackend:
         return self._backends[self._config.backend_of(kind)]

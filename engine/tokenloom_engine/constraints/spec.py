@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 ConstraintKind = Literal[
     "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag", "text"
 ]
+ALL_KINDS = frozenset[ConstraintKind](get_args(ConstraintKind))
 JSON_KINDS = frozenset[ConstraintKind]({"json_schema", "json_object"})
 """Those whose whole output is JSON."""
 

@@ -2,18 +2,21 @@
 
 The sources need a C++17 compiler and nothing else: their functions take pointers, so the library
 is bound to no version of torch. It is built at the first start into the cache folder, or by
-`python -m tokenloom_engine.kernels.build` for every kind of CPU into this package, as an image does
-that is to run without a compiler.
+`python -m tokenloom_engine.kernels.build` for every kind of CPU into this package, as images and
+wheels do that are to run without a compiler.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import logging
 import os
+import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,6 +41,12 @@ FLAGS = (
     "-ffp-contract=off",
     "-Wno-psabi",
 )
+STATIC_RUNTIME = ("-static-libstdc++", "-lgcc", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections")
+"""Flags of the linker, for a library that runs where the compiler's own libraries are older.
+
+What it uses of them becomes a part of it, except for exceptions: libgcc's static unwinder needs a
+newer libc. So does what it does not use, which is left out.
+"""
 
 
 def build_kernels(level: Level) -> Path | None:
@@ -48,7 +57,7 @@ def build_kernels(level: Level) -> Path | None:
     name = library_name(level)
     if (PREBUILT / name).is_dir():
         return PREBUILT / name / LIBRARY
-    compiler = _compiler()
+    compiler = find_compiler()
     if compiler is None:
         logger.warning("No C++ compiler: linear layers by oneDNN, attention by torch (slower)")
         return None
@@ -67,7 +76,8 @@ def build_kernels(level: Level) -> Path | None:
         return None
 
 
-def _compiler() -> str | None:
+def find_compiler() -> str | None:
+    """Path of the C++ compiler: of CXX, or the system's."""
     return shutil.which(os.environ.get("CXX", "c++"))
 
 
@@ -76,11 +86,13 @@ def library_name(level: Level) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
-    digest.update(repr((FLAGS, level.flags)).encode())
+    digest.update(repr((FLAGS, level.flags, platform.machine())).encode())
     return f"{level.name}-{digest.hexdigest()}"
 
 
-def compile_library(compiler: str, level: Level, target: Path) -> None:
+def compile_library(
+    compiler: str, level: Level, target: Path, link_flags: Sequence[str] = ()
+) -> None:
     """Compile the kernels into the folder `target`.
 
     Raises subprocess.CalledProcessError.
@@ -93,7 +105,8 @@ def compile_library(compiler: str, level: Level, target: Path) -> None:
 
     with ThreadPoolExecutor() as threads:
         list(threads.map(compile_one, sources, objects))
-    _run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(target / LIBRARY)])
+    library = str(target / LIBRARY)
+    _run([compiler, "-shared", "-pthread", *map(str, objects), *link_flags, "-o", library])
     for file in objects:
         file.unlink()
 
@@ -102,17 +115,32 @@ def _run(command: list[str]) -> None:
     subprocess.run(command, capture_output=True, check=True, text=True, env=child_environment())
 
 
-def main() -> int:
-    """Build for every kind of CPU of this architecture, into the package."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build for every kind of CPU of this architecture."""
+    parser = argparse.ArgumentParser(prog="python -m tokenloom_engine.kernels.build")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=PREBUILT, help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--static-runtime",
+        action="store_true",
+        help="link libstdc++ in, for machines with an older one",
+    )
+    options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    compiler = _compiler()
+    compiler = find_compiler()
     if compiler is None:
         logger.error("No C++ compiler: set CXX, or install one")
         return 1
+    link_flags = STATIC_RUNTIME if options.static_runtime else ()
     for level in LEVELS:
-        folder = PREBUILT / library_name(level)
+        folder = options.folder / library_name(level)
+
+        def compile_level(target: Path, level: Level = level) -> None:
+            compile_library(compiler, level, target, link_flags)
+
         try:
-            keep(folder, lambda target, level=level: compile_library(compiler, level, target))  # type: ignore[misc]
+            keep(folder, compile_level)
         except subprocess.CalledProcessError as error:
             logger.error("%s", error.stderr)
             return 1

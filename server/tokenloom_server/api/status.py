@@ -13,7 +13,10 @@ from tokenloom_server.settings import Settings
 
 
 def status_routes(router: Router, settings: Settings, metrics: Metrics) -> APIRouter:
-    """GET /health and its kin, /info and /metrics. None of them needs the API key."""
+    """GET /health and its kin, /info and /metrics. None of them needs the API key.
+
+    `settings.health_route` comes last: routes that are there already keep their paths.
+    """
     routes = APIRouter(tags=["Status"])
 
     @routes.head("/", include_in_schema=False)
@@ -53,4 +56,12 @@ def status_routes(router: Router, settings: Settings, metrics: Metrics) -> APIRo
         """The metrics, in Prometheus' text format."""
         return Response(metrics.render(), headers={"content-type": metrics.content_type})
 
+    if settings.health_route:
+        routes.add_api_route(
+            settings.health_route,
+            health,
+            methods=["GET", "HEAD"],
+            response_class=Response,
+            include_in_schema=False,
+        )
     return routes

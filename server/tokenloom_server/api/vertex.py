@@ -131,7 +131,7 @@ class VertexResponse(Response):
 
 
 def vertex_routes(router: Router, settings: Settings, unknown: UnknownFields) -> APIRouter:
-    """POST /vertex."""
+    """POST /vertex, and the path that Vertex AI chooses."""
     chats = OpenAIResponses(router, settings)
     routes = APIRouter(route_class=StrictJsonRoute, tags=["Generate"], responses=ERRORS)
 
@@ -150,6 +150,14 @@ def vertex_routes(router: Router, settings: Settings, unknown: UnknownFields) ->
         shown_type = compute_type(router, settings)
         return VertexResponse(router, requests, body.prefixes(), shown_type, headers)
 
+    if settings.predict_route:
+        routes.add_api_route(
+            settings.predict_route,
+            vertex,
+            methods=["POST"],
+            response_class=VertexResponse,
+            include_in_schema=False,
+        )
     return routes
 
 

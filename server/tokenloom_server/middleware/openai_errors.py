@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from http import HTTPStatus
 
 import msgspec
@@ -20,11 +21,17 @@ class OpenAIErrors:
     They are those of a missing key, a body that is too large, a path that does not exist, a bug.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, without: Set[str] = frozenset()) -> None:
+        """`without`: paths under /v1/ of another dialect."""
         self.app = app
+        self._without = without
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(FOLDER):
+        if (
+            scope["type"] != "http"
+            or not scope["path"].startswith(FOLDER)
+            or scope["path"] in self._without
+        ):
             await self.app(scope, receive, send)
             return
         rewriter = _Rewriter(send)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 
+from tokenloom_engine.cgroup import usable_cores
 from tokenloom_engine.constraints.trials.fair_queue import FairQueue
 from tokenloom_engine.constraints.trials.messages import Trial
 
-NUM_CORES = os.cpu_count() or 1
+NUM_CORES = usable_cores()
 MAX_QUICK = max(2, NUM_CORES)
 QUICK_SECONDS = 0.03
 """Ordinary specs take one to ten milliseconds."""

@@ -30,7 +30,7 @@ from tokenloom_engine.constraints.config import ConstraintConfig
 from tokenloom_engine.constraints.lark import sets_temperature
 from tokenloom_engine.constraints.latency import Latency
 from tokenloom_engine.constraints.left_out import with_places
-from tokenloom_engine.constraints.spec import ConstraintKind, ConstraintSpec
+from tokenloom_engine.constraints.spec import ALL_KINDS, ConstraintKind, ConstraintSpec
 from tokenloom_engine.constraints.special_tokens import SpecialTokens
 from tokenloom_engine.constraints.tag_grammar import tag_grammar
 from tokenloom_engine.constraints.temperature_scale import TemperatureScale
@@ -65,6 +65,8 @@ class AddedTokens(msgspec.Struct):
 
 class LlguidanceBackend:
     """Compiles and steps LLMatchers over one tokenizer."""
+
+    kinds = ALL_KINDS
 
     def __init__(
         self, tokenizer: TokenizerFacts, config: ConstraintConfig, latency: Latency

@@ -17,6 +17,7 @@ from tokenloom_engine.constraints.backends.llguidance.exact_schema import (
 )
 from tokenloom_engine.constraints.backends.llguidance.plain_schema import plain_schema
 from tokenloom_engine.constraints.base import InvalidConstraintError
+from tokenloom_engine.constraints.choices import read_choices
 from tokenloom_engine.constraints.gbnf import lark_of_gbnf
 from tokenloom_engine.constraints.notation import grammar_notation
 from tokenloom_engine.constraints.regex_literal import regex_literal
@@ -67,7 +68,7 @@ def grammar_without_prefix(spec: ConstraintSpec, special_tokens: SpecialTokens) 
             return _regex_grammar(spec.value)
         case "choice":
             # As alternatives of a Lark rule, compiling takes the square of their number.
-            return _regex_grammar("|".join(map(re.escape, _choices(spec.value))))
+            return _regex_grammar("|".join(map(re.escape, read_choices(spec.value))))
         case "grammar":
             return exact_grammar(_text_grammar(spec.value))
         case "text":
@@ -170,15 +171,6 @@ def _tag_grammar(spec: ConstraintSpec, special_tokens: SpecialTokens) -> str:
         body = json.loads(grammar)["grammars"][0] if _is_json_form(grammar) else _lark(grammar)
         grammars.append({**body, "name": nested.name})
     return json.dumps({"grammars": grammars})
-
-
-def _choices(value: str) -> list[str]:
-    choices = msgspec.json.decode(value)
-    if not isinstance(choices, list) or not choices:
-        raise InvalidConstraintError("a choice needs at least one string")
-    if not all(isinstance(choice, str) for choice in choices):
-        raise InvalidConstraintError("a choice is among strings")
-    return choices
 
 
 def _is_json_form(grammar: str) -> bool:

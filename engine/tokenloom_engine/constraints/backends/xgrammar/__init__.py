@@ -1,4 +1,4 @@
-"""The back end over xgrammar, an optional dependency."""
+"""The backend over xgrammar, an optional dependency."""
 
 from __future__ import annotations
 
