@@ -39,7 +39,7 @@ def count_shards(config: EngineConfig, device: torch.device) -> int:
             )
         return num_gpus
     if device.type == "cuda":
-        _check_gpus(config, count, num_gpus)
+        check_gpus(config, count, num_gpus)
     if count == 1:
         return 1
     if device.type == "cpu" and torch.accelerator.is_available():
@@ -55,15 +55,15 @@ def count_shards(config: EngineConfig, device: torch.device) -> int:
     return count
 
 
-def _check_gpus(config: EngineConfig, count: int, num_gpus: int) -> None:
+def check_gpus(config: EngineConfig, count: int, num_gpus: int) -> None:
     """Raise LoadError if there are not enough. The first replica sees those of all replicas."""
-    num_needed = count * config.replicas if config.replica_index == 0 else count
-    if num_needed <= num_gpus:
+    total = count * config.replicas
+    if num_gpus >= (total if config.replica_index == 0 else count):
         return
     if config.replicas == 1:
         raise LoadError(f"`num_shard` is {count}, and torch sees {num_gpus} GPUs: give no more")
     raise LoadError(
-        f"`replicas` is {config.replicas} and `num_shard` is {count}: they need {num_needed} GPUs, "
+        f"`replicas` is {config.replicas} and `num_shard` is {count}: they need {total} GPUs, "
         f"and torch sees {num_gpus}: lower one of them"
     )
 

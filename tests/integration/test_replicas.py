@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from tests.integration.random_model import save_random_model
 from tests.integration.serving import Json, Server, body, client, serve
 
-LONG = {"max_new_tokens": 2000, "ignore_eos": True}
+LONG = {"max_new_tokens": 1500, "ignore_eos": True}
 
 
 class Load:

@@ -59,6 +59,7 @@ def test_info(client: httpx.Client) -> None:
     assert (info["max_input_tokens"], info["max_total_tokens"]) == (2047, 2048)
     assert (info["max_best_of"], info["max_stop_sequences"]) == (2, 4)
     assert info["validation_workers"] == 2
+    assert (info["replicas"], info["replicas_ready"]) == (1, 1)
     assert info["max_client_batch_size"] == 4
     assert info["router"] == "text-generation-router"
 
