@@ -22,34 +22,35 @@ RUN python3 -m venv /opt/build \
     && /opt/build/bin/pip --python /opt/tokenloom install --no-deps --require-hashes \
         -r requirements/lock.txt -r requirements/model.txt
 
-FROM dependencies AS build-cpu
-# PyTorch's index of builds without CUDA. Its wheels hold 0.1 GB of tests.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN /opt/build/bin/pip --python /opt/tokenloom install ${TORCH_INDEX:+--extra-index-url=${TORCH_INDEX}} \
-        -r requirements/torch.txt \
-    && rm -rf /opt/tokenloom/lib/python3.*/site-packages/torch/test \
-        /opt/tokenloom/lib/python3.*/site-packages/torch/bin/test_*
+FROM dependencies AS wheel
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY router router
 COPY server server
-RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
-    && /opt/build/bin/pip --python /opt/tokenloom install --no-deps /wheels/*.whl
+COPY deploy/ray deploy/ray
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
+
+# PyTorch's wheels hold 0.1 GB of tests.
+FROM dependencies AS build-cpu
+# PyTorch's index of builds without CUDA; without it, pip's own indexes alone.
+ARG TORCH_INDEX=
+RUN /opt/build/bin/pip --python /opt/tokenloom install ${TORCH_INDEX:+--extra-index-url=${TORCH_INDEX}} \
+        -r requirements/torch.txt \
+    && rm -rf /opt/tokenloom/lib/python3.*/site-packages/torch/test \
+        /opt/tokenloom/lib/python3.*/site-packages/torch/bin/test_*
+COPY --from=wheel /wheels /wheels
 WORKDIR /
-RUN /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
+RUN /opt/build/bin/pip --python /opt/tokenloom install --no-deps /wheels/*.whl \
+    && /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
 
 FROM dependencies AS build-cuda
 RUN /opt/build/bin/pip --python /opt/tokenloom install -r requirements/torch.txt \
     && rm -rf /opt/tokenloom/lib/python3.*/site-packages/torch/test \
         /opt/tokenloom/lib/python3.*/site-packages/torch/bin/test_*
-COPY pyproject.toml README.md LICENSE ./
-COPY engine engine
-COPY router router
-COPY server server
-RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
-    && /opt/build/bin/pip --python /opt/tokenloom install --no-deps /wheels/*.whl
+COPY --from=wheel /wheels /wheels
 WORKDIR /
-RUN /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
+RUN /opt/build/bin/pip --python /opt/tokenloom install --no-deps /wheels/*.whl \
+    && /opt/tokenloom/bin/python -m tokenloom_engine.kernels.build
 
 FROM ${BASE_IMAGE} AS runtime
 ARG BASE_IMAGE
@@ -67,9 +68,11 @@ LABEL org.opencontainers.image.title="tokenloom" \
 RUN useradd --uid 10001 --gid 0 --home-dir /data --no-create-home tokenloom \
     && install --directory --owner=10001 --group=0 --mode=2775 /data
 COPY --chmod=755 deploy/docker/entrypoint.sh /usr/local/bin/tokenloom-entrypoint
-# Downloaded and converted models are written to /data; nothing but /tmp is written to besides.
+# Downloaded and converted models are written to /data; nothing but /tmp is written to besides. PyTorch
+# looks up the user's name, which a random user id does not have.
 ENV PATH=/opt/tokenloom/bin:$PATH \
     HOME=/data \
+    LOGNAME=tokenloom \
     HF_HOME=/data \
     XDG_CACHE_HOME=/data/cache \
     PYTHONUNBUFFERED=1 \

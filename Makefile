@@ -19,6 +19,8 @@ CLIENTS := $(VENV)-clients/.installed $(VENV)-clients-older-hub/.installed
 DEPLOY := $(VENV)-deploy/.installed
 UV := $(VENV)-lock/bin/uv
 UV_VERSION := 0.13.9
+# Ray, beside the packages of the development environment.
+RAY := $(VENV)-ray/.installed
 export PATH := $(abspath $(VENV)-deploy)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
@@ -36,8 +38,9 @@ serve: $(RUNTIME) ## Serve on PORT (3000); more flags in ARGS="..."
 test: $(DEV) $(CLIENTS) ## Run the tests, in WORKERS (2) processes; pytest's options in ARGS="..."
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-deploy: $(DEV) $(DEPLOY) wheel ## Run the tests of deploy/, with the programs that they need
-	CONTAINER_TESTS=1 WHEEL_DIR=$(abspath dist) $(BIN)/python -m pytest tests/deploy $(ARGS)
+test-deploy: $(DEV) $(DEPLOY) $(RAY) wheel ## Run the tests of deploy/, with the programs that they need
+	CONTAINER_TESTS=1 RAY_BIN=$(abspath $(VENV)-ray)/bin WHEEL_DIR=$(abspath dist) \
+	    $(BIN)/python -m pytest tests/deploy $(ARGS)
 
 check: style mypy pyright ## Format check, lint, and both type checkers
 
@@ -76,7 +79,7 @@ lock: $(UV) ## Write requirements/lock*.txt anew; upgrade everything with ARGS="
 	$(LOCK) requirements/clients-older-hub.txt -o requirements/lock-clients-older-hub.txt >/dev/null
 
 clean: ## Remove the virtual environments, caches and build output
-	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub $(VENV)-deploy $(VENV)-lock build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-clients-older-hub $(VENV)-deploy $(VENV)-lock $(VENV)-ray build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -119,4 +122,12 @@ $(UV): Makefile | $(BIN)/python
 $(DEPLOY): deploy/install-test-tools.sh
 	@echo "==> Installing the programs for the tests of deploy/"
 	@PYTHON=$(PYTHON) deploy/install-test-tools.sh $(@D) checkov
+	@touch $@
+
+$(RAY): requirements/ray.txt | $(DEV)
+	@echo "==> Installing Ray in $(@D)"
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --no-compile -r $<
+	@$(BIN)/python -c 'import site; print("import site; site.addsitedir(%r)" % site.getsitepackages()[0])' \
+	    > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tokenloom.pth"
 	@touch $@

@@ -70,8 +70,6 @@ def build_image(target: str = "cpu", *options: str) -> str:
     settings.write_text("\n".join([*lines, *(f"    {folder}" for folder in folders)]) + "\n")
     command = ["buildah", "bud", "--layers", "--isolation=chroot", "--network=host"]
     command += ["--format=docker", f"--build-arg=BASE_IMAGE={BASE_IMAGE}", f"--target={target}"]
-    if folders:  # they hold a build of PyTorch without CUDA
-        command += ["--build-arg=TORCH_INDEX="]
     for folder in ("/etc/ssl/certs", *folders):
         command += [f"--volume={folder}:{folder}:ro"]
     command += [f"--volume={settings}:/etc/pip.conf:ro", *options, f"--tag={tag}", str(ROOT)]

@@ -23,7 +23,7 @@ needs_containers = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 BODY = {"inputs": "Water boils at", "parameters": {"max_new_tokens": 4}}
 MODEL = "/data/SmolLM2.gguf"
 GIB = 1 << 30
-MAX_GIB = 1.6
+MAX_GIB = 1.45
 """Of the CPU image, of which the base that the tests build has a quarter."""
 
 

@@ -34,7 +34,7 @@ ANY_WHITESPACE = re.compile(r"(\\s|\[\\s\]|\[(?=.* )(?=.*\\n)(?=.*\\r)(?=.*\\t)(
 class XgrammarBackend:
     """Compiles and steps GrammarMatchers over one tokenizer."""
 
-    kinds: frozenset[ConstraintKind] = JSON_KINDS | {"choice", "text"}
+    kinds = JSON_KINDS.union(frozenset[ConstraintKind](("choice", "text")))
 
     def __init__(self, facts: TokenizerFacts) -> None:
         self._tokenizer = XgrammarTokenizer(facts)

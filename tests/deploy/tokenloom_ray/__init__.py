@@ -1,0 +1,1 @@
+"""Tests of the application for Ray Serve; tests/deploy/test_ray.py runs it."""
