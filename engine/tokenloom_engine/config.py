@@ -22,6 +22,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """auto, cpu or cuda."""
     num_shard: int | None = 1
     """Processes among which the model is spread, a GPU each; None is as many as there are GPUs."""
+    replicas: int = 1
+    """Engines on this machine, this one included. On a CPU they share its cores and memory."""
+    replica_index: int = 0
+    """Which of them this one is."""
     quantize: str | None = None
     """How weights are kept: int8, or None for as they are in `dtype`."""
     rope_scaling: str | None = None
@@ -62,3 +66,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     constraints: ConstraintConfig = ConstraintConfig()
     json_output: bool = False
     log_level: str = "info"
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """Fields of each log line about this engine."""
+        return {"replica": self.replica_index} if self.replicas > 1 else {}

@@ -11,6 +11,7 @@ import torch
 
 from tokenloom_engine.batch import Row
 from tokenloom_engine.block_manager import BlockManager
+from tokenloom_engine.cgroup import usable_cores
 from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.factory import ConstraintFactory, UnsupportedKindError
 from tokenloom_engine.constraints.latency import Latency
@@ -323,6 +324,7 @@ def _load_constraints(
             runner.info.vocab_size,
             runner.info.eos_token_ids,
             config.constraints,
+            num_threads=max(1, usable_cores() // config.replicas),
             latency=latency,
         )
     except ImportError as error:

@@ -34,7 +34,7 @@ def main() -> int:
     config = msgspec.json.decode(sys.argv[1], type=EngineConfig)
     # Rank 0 says the rest.
     level = "warn" if config.log_level == "info" else config.log_level
-    configure_logging(json_output=config.json_output, level=level)
+    configure_logging(json_output=config.json_output, level=level, fields=config.log_fields)
     tame_libraries(with_progress=False)
     return _follow(config, sys.stdin.buffer)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+from functools import partial
 
 from pythonjsonlogger.core import RESERVED_ATTRS, merge_record_extra
 from pythonjsonlogger.json import JsonFormatter
@@ -23,11 +25,18 @@ RESERVED = frozenset(RESERVED_ATTRS)
 JSON_NAMES = {"asctime": "timestamp", "levelname": "level", "name": "target"}
 
 
-def configure_logging(*, json_output: bool, level: str = "info") -> None:
-    """Send everything from `level` up to stderr, each record one line; warnings too."""
+def configure_logging(
+    *, json_output: bool, level: str = "info", fields: Mapping[str, object] | None = None
+) -> None:
+    """Send everything from `level` up to stderr, each record one line; warnings too.
+
+    `fields`: as a record's `extra`, in all of them.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json_formatter() if json_output else LineFormatter(LINE, style="{"))
     handler.addFilter(add_request_id)
+    if fields:
+        handler.addFilter(partial(_add_fields, fields))
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     logging.captureWarnings(True)
 
@@ -47,6 +56,12 @@ def add_request_id(record: logging.LogRecord) -> bool:
     id = request_id.get()
     if id is not None:
         record.request_id = id
+    return True
+
+
+def _add_fields(fields: Mapping[str, object], record: logging.LogRecord) -> bool:
+    """Give a record these fields. A filter that keeps all records."""
+    record.__dict__.update(fields)
     return True
 
 

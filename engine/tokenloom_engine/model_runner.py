@@ -57,7 +57,8 @@ class ModelRunner:
         device = pick_device(config.device)
         num_shards = count_shards(config, device) if shards is None else shards.count
         cores = min(TORCH_THREADS, usable_cores())
-        torch.set_num_threads(config.num_threads or max(1, cores // num_shards))
+        share = cores // (num_shards * config.replicas)
+        torch.set_num_threads(config.num_threads or max(1, share))
         dtype = pick_dtype(config.dtype, device)
         if shards is None:
             prepare_cache()
@@ -206,8 +207,8 @@ def _num_blocks(
     longest = config.max_total_tokens or max_positions
     tokens = config.max_batch_total_tokens
     if tokens is None:
-        # Shards on a CPU share its memory.
-        sharing = num_shards if device.type == "cpu" else 1
+        # Shards and replicas on a CPU share its memory.
+        sharing = num_shards * config.replicas if device.type == "cpu" else 1
         fits = memory_for_kv_cache(device) // sharing // bytes_per_token
         tokens = min(fits, MAX_AUTO_SEQUENCES * longest)
     num_blocks = tokens // block_size

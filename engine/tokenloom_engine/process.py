@@ -158,7 +158,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     address, config_json = sys.argv[1:]
     config = msgspec.json.decode(config_json, type=EngineConfig)
-    configure_logging(json_output=config.json_output, level=config.log_level)
+    configure_logging(
+        json_output=config.json_output, level=config.log_level, fields=config.log_fields
+    )
     threading.Thread(target=_end_with_front, name="front-watch", daemon=True).start()
     return EngineProcess(config, address).run()
 

@@ -38,10 +38,10 @@ def count_shards(config: EngineConfig, device: torch.device) -> int:
                 f"seen ({num_gpus}): give their number as `num_shard`"
             )
         return num_gpus
+    if device.type == "cuda":
+        check_gpus(config, count, num_gpus)
     if count == 1:
         return 1
-    if device.type == "cuda" and count > num_gpus:
-        raise LoadError(f"`num_shard` is {count}, and torch sees {num_gpus} GPUs: give no more")
     if device.type == "cpu" and torch.accelerator.is_available():
         raise LoadError(
             f"`num_shard` is {count} and `device` is cpu where there is a GPU: hide it from the "
@@ -53,6 +53,19 @@ def count_shards(config: EngineConfig, device: torch.device) -> int:
             "give one of them"
         )
     return count
+
+
+def check_gpus(config: EngineConfig, count: int, num_gpus: int) -> None:
+    """Raise LoadError if there are not enough. The first replica sees those of all replicas."""
+    total = count * config.replicas
+    if num_gpus >= (total if config.replica_index == 0 else count):
+        return
+    if config.replicas == 1:
+        raise LoadError(f"`num_shard` is {count}, and torch sees {num_gpus} GPUs: give no more")
+    raise LoadError(
+        f"`replicas` is {config.replicas} and `num_shard` is {count}: they need {total} GPUs, "
+        f"and torch sees {num_gpus}: lower one of them"
+    )
 
 
 def check_divisible(model_path: Path, count: int, *, trust_remote_code: bool) -> None:

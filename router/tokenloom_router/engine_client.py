@@ -18,6 +18,7 @@ import zmq.asyncio
 
 from tokenloom_engine.messages import (
     Abort,
+    EngineStats,
     Fatal,
     Heartbeat,
     Inbound,
@@ -31,6 +32,9 @@ from tokenloom_router.engine_metrics import EngineMetrics
 from tokenloom_router.entry import Entry
 from tokenloom_router.errors import GenerationError, UnavailableError
 from tokenloom_router.request import Timings, ValidRequest
+
+SEQUENCE_TOKENS = 128
+"""Tokens that a sequence is expected to generate: `max_new_tokens` is often the whole context."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +53,36 @@ class EngineClient:
         self._is_ready = False
         self.num_received = 0
         """Messages so far. An engine that makes progress sends some all the time."""
+        self.received_at = 0.0
+        """`time.monotonic()` of the last one."""
+        self.model: ModelInfo | None = None
+        """As the engine described it when it was ready last."""
+        self.stats = EngineStats()
+        """Of the last step. An idle engine, or none, sends none: they are then all 0."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Outbound)
-        metrics.watch_max_tokens(self._running_max_tokens)
+        metrics.watch(self)
 
     @property
     def is_ready(self) -> bool:
         """Whether the engine takes requests."""
         return self._is_ready
+
+    @property
+    def running_max_tokens(self) -> int:
+        """Tokens that the running sequences may come to hold."""
+        entries = self._entries.values()
+        return sum(entry.max_tokens for entry in entries if entry.output_at)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens that the engine has to compute for what it was sent, as far as can be told.
+
+        These are the prompts without a first output, and SEQUENCE_TOKENS for each sequence.
+        """
+        entries = self._entries.values()
+        prefill_tokens = sum(entry.prefill_tokens for entry in entries if not entry.output_at)
+        return prefill_tokens + SEQUENCE_TOKENS * len(entries)
 
     @contextmanager
     def connected(self, address: str) -> Iterator[None]:
@@ -75,14 +101,18 @@ class EngineClient:
 
     @contextmanager
     def open(
-        self, request: ValidRequest, timings: Timings, on_end: Callable[[], None]
+        self,
+        request: ValidRequest,
+        timings: Timings,
+        on_end: Callable[[], None],
+        prefill_tokens: int = 0,
     ) -> Iterator[Entry]:
         """Submit a request. Leaving the block aborts its sequence unless that has ended.
 
         `on_end` is called once if the sequence ends inside the block, before its last output can
-        be read. Raise UnavailableError if the engine is not ready.
+        be read. `prefill_tokens`: as in Entry. Raise UnavailableError if the engine is not ready.
         """
-        entry = Entry(next(self._ids), request, timings, on_end)
+        entry = Entry(next(self._ids), request, timings, on_end, prefill_tokens)
         try:
             self._submit(entry)
             yield entry
@@ -99,6 +129,7 @@ class EngineClient:
         while True:
             data = await socket.recv()
             self.num_received += 1
+            self.received_at = time.monotonic()
             try:
                 message = self._decoder.decode(data)
             except msgspec.DecodeError:
@@ -109,7 +140,7 @@ class EngineClient:
                     self._deliver(message)
                 case Ready(model):
                     self._is_ready = True
-                    self._metrics.loaded(model)
+                    self.model = model
                     on_ready(model)
                 case Heartbeat():
                     pass
@@ -123,7 +154,7 @@ class EngineClient:
     def lose(self, reason: str) -> None:
         """End every open stream with a GenerationError: there is no engine any more."""
         self._is_ready = False
-        self._metrics.idle()
+        self.stats = EngineStats()
         for entry in self._entries.values():
             entry.fail(GenerationError(reason))
             entry.on_end()
@@ -148,7 +179,7 @@ class EngineClient:
 
     def _deliver(self, message: StepOutputs) -> None:
         """Hand each output of a step to its entry."""
-        now = time.monotonic()
+        now = self.received_at
         last_output_at: Counter[float] = Counter()
         for output in message.outputs:
             entry = self._entries.get(output.id)
@@ -165,6 +196,7 @@ class EngineClient:
         # Sequences that run together got their last tokens together: few observations a step.
         for then, num_sequences in last_output_at.items():
             self._metrics.waited(now - then, num_sequences)
+        self.stats = message.stats
         self._metrics.step(message.stats)
         self._note_idle()
 
@@ -174,7 +206,7 @@ class EngineClient:
 
     def _note_idle(self) -> None:
         if not self._entries:
-            self._metrics.idle()
+            self.stats = EngineStats()
 
     def _break_off(self, entry: Entry) -> None:
         """End a sequence that goes on past its `max_new_tokens`."""
@@ -183,7 +215,3 @@ class EngineClient:
         self._end(entry)
         self._abort(entry.id)
         entry.fail(GenerationError("the engine exceeded max_new_tokens"))
-
-    def _running_max_tokens(self) -> int:
-        entries = self._entries.values()
-        return sum(entry.max_tokens for entry in entries if entry.output_at)

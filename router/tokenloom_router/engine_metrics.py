@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -14,22 +15,37 @@ _CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 """TGI's. Here sequences join a running batch without a wait, as its chunking does."""
 
 
+class ObservedEngine(Protocol):
+    """An engine, for the gauges."""
+
+    model: ModelInfo | None
+    """As the engine described it when it was ready last."""
+    stats: EngineStats
+    """Of its last step, or all 0."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    @property
+    def running_max_tokens(self) -> int:
+        """Tokens that the running sequences may come to hold."""
+        ...
+
+
 class EngineMetrics:
-    """Fed once a step from the engine's statistics."""
+    """Fed once a step from an engine's statistics. All engines together have one of each metric."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._cache_tokens = 0
+        self._engines: list[ObservedEngine] = []
         self._make_gauges()
         self._make_counters()
         self._make_histograms()
 
     def step(self, stats: EngineStats) -> None:
         """Take in the statistics of one step. A step that prefills at all is of that method."""
-        self._queue_size.set(stats.waiting)
-        self._batch_size.set(stats.running)
-        self._used_tokens.set(stats.used_tokens)
-        self._usage.set(stats.used_tokens / max(1, self._cache_tokens))
         if stats.batch_tokens:
             method = "prefill" if stats.prefill_sequences else "decode"
             self._inference_count[method].inc()
@@ -50,25 +66,13 @@ class EngineMetrics:
         """Note that `count` sequences got tokens `seconds` after their tokens before."""
         self._inter_token.observe(seconds, count)
 
-    def loaded(self, model: ModelInfo) -> None:
-        """Note the size of the KV cache of an engine that became ready."""
-        self._cache_tokens = model.max_batch_total_tokens
-        self._max_total_tokens.set(model.max_batch_total_tokens)
-        self._block_size.set(model.block_size)
-        self._num_blocks.set(model.max_batch_total_tokens // model.block_size)
-
     def restarted(self) -> None:
         """Count one start of the engine after the first."""
         self._restarts.inc()
 
-    def idle(self) -> None:
-        """Nothing runs or waits any more. An idle engine, or none, sends no statistics."""
-        for gauge in (self._queue_size, self._batch_size, self._used_tokens, self._usage):
-            gauge.set(0)
-
-    def watch_max_tokens(self, max_tokens: Callable[[], float]) -> None:
-        """Ask `max_tokens` whenever the metrics are read."""
-        self._batch_max_tokens.set_function(max_tokens)
+    def watch(self, engine: ObservedEngine) -> None:
+        """Count an engine in the gauges from now on."""
+        self._engines.append(engine)
 
     def _rare(self, stats: EngineStats) -> None:
         """Take in what most steps do not have."""
@@ -87,23 +91,50 @@ class EngineMetrics:
             self._accepted_tokens.inc(stats.accepted_tokens)
 
     def _make_gauges(self) -> None:
-        def gauge(name: str, help_text: str) -> Gauge:
-            return Gauge(name, help_text, registry=self._registry)
+        """Sums over the engines, taken whenever the metrics are read."""
 
-        self._queue_size = gauge("tgi_queue_size", "Sequences that wait.")
-        self._batch_size = gauge("tgi_batch_current_size", "Sequences that run.")
-        self._batch_max_tokens = gauge(
-            "tgi_batch_current_max_tokens", "Tokens that the running sequences may come to hold."
+        def gauge(name: str, help_text: str, value: Callable[[], float]) -> None:
+            Gauge(name, help_text, registry=self._registry).set_function(value)
+
+        def total(name: str, help_text: str, value: Callable[[ObservedEngine], int]) -> None:
+            gauge(name, help_text, lambda: sum(value(engine) for engine in self._engines))
+
+        total("tgi_queue_size", "Sequences that wait.", lambda engine: engine.stats.waiting)
+        total("tgi_batch_current_size", "Sequences that run.", lambda engine: engine.stats.running)
+        total(
+            "tgi_batch_current_max_tokens",
+            "Tokens that the running sequences may come to hold.",
+            lambda engine: engine.running_max_tokens,
         )
-        self._max_total_tokens = gauge(
-            "tgi_batch_max_total_tokens", "Tokens that the KV cache has room for."
+        total(
+            "tgi_batch_max_total_tokens",
+            "Tokens that the KV cache has room for.",
+            lambda engine: _num_blocks(engine) * _block_size(engine),
         )
-        self._used_tokens = gauge(
-            "tgi_kv_cache_used_tokens", "Tokens of the KV cache that sequences hold."
+        total(
+            "tgi_kv_cache_used_tokens",
+            "Tokens of the KV cache that sequences hold.",
+            lambda engine: engine.stats.used_tokens,
         )
-        self._usage = gauge("tgi_kv_cache_usage", "Share of the KV cache in use, 0 to 1.")
-        self._block_size = gauge("tgi_kv_cache_block_size", "Tokens of a KV cache block.")
-        self._num_blocks = gauge("tgi_kv_cache_blocks", "Blocks of the KV cache.")
+        gauge("tgi_kv_cache_usage", "Share of the KV cache in use, 0 to 1.", self._usage)
+        gauge(
+            "tgi_kv_cache_block_size",
+            "Tokens of a KV cache block.",
+            lambda: max(map(_block_size, self._engines), default=0),
+        )
+        total("tgi_kv_cache_blocks", "Blocks of the KV cache.", _num_blocks)
+        gauge("tgi_engine_replicas", "Engines.", lambda: len(self._engines))
+        total(
+            "tgi_engine_replicas_ready",
+            "Engines that take requests.",
+            lambda engine: engine.is_ready,
+        )
+
+    def _usage(self) -> float:
+        """Of the engines that are ready: others have a KV cache that nobody can use."""
+        ready = [engine for engine in self._engines if engine.is_ready]
+        size = sum(_num_blocks(engine) * _block_size(engine) for engine in ready)
+        return sum(engine.stats.used_tokens for engine in ready) / max(1, size)
 
     def _make_counters(self) -> None:
         def counter(name: str, help_text: str) -> Counter:
@@ -136,7 +167,7 @@ class EngineMetrics:
         self._accepted_tokens = counter(
             "tgi_accepted_tokens", "Guessed tokens that were right, and needed no forward."
         )
-        self._restarts = counter("tgi_engine_restarts", "Starts of the engine after the first.")
+        self._restarts = counter("tgi_engine_restarts", "Starts of an engine after its first.")
 
     def _make_histograms(self) -> None:
         def seconds(name: str, help_text: str) -> Histogram:
@@ -178,3 +209,12 @@ class EngineMetrics:
             SECONDS_BUCKETS,
             self._registry,
         )
+
+
+def _num_blocks(engine: ObservedEngine) -> int:
+    model = engine.model
+    return 0 if model is None else model.max_batch_total_tokens // model.block_size
+
+
+def _block_size(engine: ObservedEngine) -> int:
+    return 0 if engine.model is None else engine.model.block_size

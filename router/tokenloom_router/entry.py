@@ -35,13 +35,19 @@ class Entry:
         "id",
         "on_end",
         "output_at",
+        "prefill_tokens",
         "request",
         "request_id",
         "timings",
     )
 
     def __init__(
-        self, id: int, request: ValidRequest, timings: Timings, on_end: Callable[[], None]
+        self,
+        id: int,
+        request: ValidRequest,
+        timings: Timings,
+        on_end: Callable[[], None],
+        prefill_tokens: int,
     ) -> None:
         self.id = id
         self.request = request
@@ -50,6 +56,8 @@ class Entry:
         self.timings = timings
         self.on_end = on_end
         """To be called once, when the engine is done with the sequence."""
+        self.prefill_tokens = prefill_tokens
+        """Tokens of the prompt that the engine is expected to compute for this sequence."""
         self.output_at = 0.0
         """When it last got tokens."""
         self._failure: RequestError | None = None

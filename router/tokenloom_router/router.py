@@ -15,12 +15,12 @@ from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.messages import Finish, ModelInfo
 from tokenloom_router.chat_template import ChatPrompt, ChatTemplate
 from tokenloom_router.config import RouterConfig
-from tokenloom_router.engine_client import EngineClient
 from tokenloom_router.errors import PromptError, RequestError, UnavailableError, ValidationError
 from tokenloom_router.limits import Limits
 from tokenloom_router.metrics import Metrics
 from tokenloom_router.parameters import MAX_SEED
 from tokenloom_router.permits import PermitLease, Permits
+from tokenloom_router.replicas import Replicas
 from tokenloom_router.request import (
     GenerateRequest,
     GenerateResponse,
@@ -30,7 +30,7 @@ from tokenloom_router.request import (
 )
 from tokenloom_router.sampling_defaults import SamplingDefaults
 from tokenloom_router.stream import Stream
-from tokenloom_router.supervisor import ENGINE_COMMAND, EngineSupervisor
+from tokenloom_router.supervisor import ENGINE_COMMAND
 from tokenloom_router.tokenizer import Tokenizer, TokenSpan
 from tokenloom_router.validation import Validation
 
@@ -49,9 +49,8 @@ class Router:
         self._config = config
         self._metrics = metrics
         self._permits = Permits(config.max_concurrent_requests)
-        self._client = EngineClient(metrics.engine)
-        self._supervisor = EngineSupervisor(
-            engine, self._client, metrics.engine, config.engine_stall_timeout, engine_command
+        self._replicas = Replicas(
+            engine, metrics.engine, config.engine_stall_timeout, engine_command
         )
         self._model: ModelInfo | None = None
         self._validation: Validation | None = None
@@ -60,14 +59,14 @@ class Router:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the engine, wait until it is ready, keep it running; stop it at the end.
+        """Start the engines, wait until they are ready, keep them running; stop them at the end.
 
-        Raise EngineStartError if it cannot start.
+        Raise EngineStartError if one cannot start.
         """
         problem: Exception | None = None
         async with anyio.create_task_group() as tasks:
             try:
-                self._model = await tasks.start(self._supervisor.run)
+                self._model = await self._replicas.start(tasks)
                 self._validation = await Validation.load(self._config, self.model)
                 self._metrics.requests.limited(self.limits)
                 yield
@@ -94,8 +93,18 @@ class Router:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request would be taken: the engine is alive and the server is not draining."""
-        return self._validation is not None and self._client.is_ready and not self._is_draining
+        """Whether a request would be taken: an engine is alive and the server is not draining."""
+        return self._validation is not None and self.num_ready > 0 and not self._is_draining
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of engines, ready or not."""
+        return self._replicas.count
+
+    @property
+    def num_ready(self) -> int:
+        """Number of engines that take requests."""
+        return self._replicas.num_ready
 
     @property
     def num_open_requests(self) -> int:
@@ -104,13 +113,13 @@ class Router:
 
     @property
     def num_engine_messages(self) -> int:
-        """Messages from the engine so far: more and more of them while it makes progress."""
-        return self._client.num_received
+        """Messages from the engines so far: more and more while one of them makes progress."""
+        return self._replicas.num_received
 
     @property
-    def engine_pid(self) -> int | None:
-        """Process id of the engine, while there is one."""
-        return self._supervisor.pid
+    def engine_pids(self) -> list[int | None]:
+        """Process id of each engine, None while there is none."""
+        return self._replicas.pids
 
     def drain(self) -> None:
         """Take no more requests; those in flight go on."""
@@ -127,7 +136,8 @@ class Router:
         timings = Timings(received_at=time.monotonic())
         with self._metrics.requests.track(timings) as record, self._admit() as permit:
             valid = record.request = await self._validate(request, timings)
-            with self._client.open(valid, timings, permit.release) as entry:
+            client, prefill_tokens = self._replicas.choose(valid.prompt_ids)
+            with client.open(valid, timings, permit.release, prefill_tokens) as entry:
                 stream = Stream(entry)
                 try:
                     yield stream
@@ -212,11 +222,14 @@ class Router:
     def _open_siblings(
         self, stack: ExitStack, request: ValidRequest, timings: Timings, permits: PermitLease
     ) -> list[Stream]:
-        """Submit all sequences of a request. Each returns its permit when it ends."""
-        return [
-            Stream(stack.enter_context(self._client.open(sibling, timings, permits.release)))
-            for sibling in _siblings(request)
-        ]
+        """Submit all sequences of a request to one engine. Each returns its permit when it ends."""
+        client, prefill_tokens = self._replicas.choose(request.prompt_ids)
+        streams = []
+        for sibling in _siblings(request):
+            entry = client.open(sibling, timings, permits.release, prefill_tokens)
+            streams.append(Stream(stack.enter_context(entry)))
+            prefill_tokens = 0  # the engine computes their common prompt once
+        return streams
 
     @contextmanager
     def _admit(self, count: int = 1) -> Iterator[PermitLease]:

@@ -58,20 +58,25 @@ class EngineSupervisor:
         self._metrics = metrics
         self._stall_seconds = stall_seconds
         self._command = command
+        self._log = logging.LoggerAdapter(logger, config.log_fields)
         self._ready_at: float | None = None
         self.pid: int | None = None
         """Of the engine process, while there is one."""
 
-    async def run(self, *, task_status: TaskStatus[ModelInfo]) -> None:
-        """Keep the engine running until cancelled. Started when the first engine is ready.
+    async def run(
+        self, on_start: Callable[[], None], *, task_status: TaskStatus[ModelInfo]
+    ) -> None:
+        """Keep the engine running until cancelled. Started when the first process is ready.
 
-        Raise EngineStartError if the first one never is.
+        `on_start` is called each time that a process is ready. Raise EngineStartError if the first
+        one never is.
         """
         first_model: ModelInfo | None = None
 
         def on_ready(model: ModelInfo) -> None:
             nonlocal first_model
             self._ready_at = time.monotonic()
+            on_start()
             if first_model is None:
                 first_model = model
                 # A later engine takes what this one chose: the server's limits stay true.
@@ -86,7 +91,7 @@ class EngineSupervisor:
                     raise EngineStartError(reason)
                 if self._served_seconds() >= HEALTHY_SECONDS:
                     backoff = FIRST_BACKOFF_SECONDS
-                logger.error("%s; starting it again in %.1f s", reason, backoff)
+                self._log.error("%s; starting it again in %.1f s", reason, backoff)
                 await anyio.sleep(backoff)
                 backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
                 self._metrics.restarted()
@@ -97,7 +102,7 @@ class EngineSupervisor:
         settings = msgspec.json.encode(self._config).decode()
         command = [*self._command, address, settings]
         is_local = Path(self._config.model_id).expanduser().exists()
-        environment = child_environment(downloads=not is_local)
+        environment = child_environment(downloads=not is_local, gpus=_own_gpus(self._config))
         try:
             with self._client.connected(address):
                 async with EngineProcess.started(command, environment) as process:
@@ -125,7 +130,7 @@ class EngineSupervisor:
                 nonlocal reason
                 await self._stall()
                 reason = f"engine process made no progress for {self._stall_seconds:g} s"
-                logger.error(
+                self._log.error(
                     "The engine process is silent, and ended for that. If its steps take so long "
                     "on this machine, give it more time: --engine-stall-timeout"
                 )
@@ -153,6 +158,14 @@ class EngineSupervisor:
 
     def _served_seconds(self) -> float:
         return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+
+
+def _own_gpus(config: EngineConfig) -> range | None:
+    """Return which GPUs are for this engine only. The first one sees all, to count them."""
+    if config.replica_index == 0 or config.num_shard is None:
+        return None
+    start = config.replica_index * config.num_shard
+    return range(start, start + config.num_shard)
 
 
 @contextmanager

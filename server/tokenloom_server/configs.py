@@ -17,6 +17,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         dtype=settings.dtype,
         device=settings.device,
         num_shard=settings.num_shard or (None if settings.sharded else 1),
+        replicas=settings.replicas,
         quantize=settings.quantize,
         rope_scaling=settings.rope_scaling,
         rope_factor=settings.rope_factor,

@@ -47,21 +47,27 @@ class ServiceNotifier:
         self._send(f"STATUS={reason}")
 
     async def watch(self, router: Router) -> None:
-        """Feed the watchdog while the engine makes progress; report its restarts. Never returns."""
+        """Feed the watchdog while an engine makes progress; report restarts. Never returns."""
         if self._address is None:
             return
         seconds = self._watchdog_seconds
         tick = TICK_SECONDS if seconds is None else min(TICK_SECONDS, seconds / TICKS_PER_WATCHDOG)
-        num_messages, was_ready = router.num_engine_messages, True
+        num_messages, num_ready = router.num_engine_messages, router.num_replicas
         while True:
             await asyncio.sleep(tick)
             if seconds is not None and router.num_engine_messages != num_messages:
                 num_messages = router.num_engine_messages
                 self._send("WATCHDOG=1")
-            if router.is_ready != was_ready and not self._is_stopping:
-                was_ready = router.is_ready
-                status = self._serving if was_ready else "The engine is starting again"
-                self._send(f"STATUS={status}")
+            if router.num_ready != num_ready and not self._is_stopping:
+                num_ready = router.num_ready
+                self._send(f"STATUS={self._status(num_ready, router.num_replicas)}")
+
+    def _status(self, num_ready: int, num_replicas: int) -> str:
+        if num_ready == num_replicas:
+            return self._serving
+        if num_ready == 0:
+            return "The engine is starting again"
+        return f"{self._serving}, with {num_ready} of {num_replicas} replicas"
 
     def _send(self, *lines: str) -> None:
         if self._address is None:

@@ -214,6 +214,14 @@ class Settings(BaseSettings):
     sharded: MaybeSwitch = flag(
         None, ENGINE, "true is as many shards as there are GPUs, unless num-shard says how many"
     )
+    replicas: int = flag(
+        1,
+        ENGINE,
+        "engine processes, each with the whole model and with GPUs of its own (num-shard of them), "
+        "or its share of the CPU's cores and memory; requests go to the one that has their "
+        "prompt's prefix cached, or the least to do",
+        gt=0,
+    )
     attention: Literal["auto", "cpu", "sdpa", "varlen"] = flag(
         "auto",
         ENGINE,
@@ -365,6 +373,11 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {total}"
                 )
+        if self.replicas > 1 and self.sharded and self.num_shard is None:
+            raise ValueError(
+                "`sharded` gives all GPUs to one engine: with `replicas`, set `num_shard` to the "
+                "number of GPUs of each"
+            )
         as_backends(self.constraint_backend)  # raises
         if self.model_id is None and (uri := model_storage()):
             raise ValueError(

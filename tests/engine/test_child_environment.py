@@ -34,3 +34,18 @@ def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = child_environment(downloads=True)
     assert not environment.keys() & SECRET.keys()
     assert environment.items() >= (FOR_DOWNLOADS | PLAIN).items()
+
+
+@pytest.mark.parametrize(
+    ("visible", "second"),
+    [(None, "2,3"), ("4,5,6,7", "6,7"), ("GPU-a,GPU-b,GPU-c", "GPU-c"), ("0,1", ""), ("", "")],
+)
+def test_a_process_with_gpus_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, second: str
+) -> None:
+    """Too few are not made up: the process then sees fewer, and refuses to start."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert child_environment(gpus=range(2, 4))["CUDA_VISIBLE_DEVICES"] == second
+    assert child_environment().get("CUDA_VISIBLE_DEVICES") == visible

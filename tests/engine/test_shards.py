@@ -24,9 +24,10 @@ from tokenloom_engine.config import EngineConfig
 from tokenloom_engine.constraints.spec import ConstraintSpec
 from tokenloom_engine.engine import Engine
 from tokenloom_engine.errors import LoadError
+from tokenloom_engine.model_runner import ModelRunner
 from tokenloom_engine.sequence import Sequence
 from tokenloom_engine.shard_rows import decode_rows, encode_rows
-from tokenloom_engine.shards import check_divisible
+from tokenloom_engine.shards import check_divisible, check_gpus
 from tokenloom_engine.vocabulary import Vocabulary
 
 MODEL_HEADS = "9 query heads and 3 key-value heads"
@@ -190,3 +191,50 @@ def test_a_model_without_a_plan(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(LoadError, match="no plan to spread 'gpt2' models: leave it at 1"):
         check_divisible(tmp_path, 2, trust_remote_code=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_shard", "num_gpus", "message"),
+    [
+        ({}, 1, 1, None),
+        ({}, 2, 1, "`num_shard` is 2, and torch sees 1 GPUs: give no more"),
+        ({"replicas": 2}, 2, 4, None),
+        ({"replicas": 2}, 1, 1, "`replicas` is 2 and `num_shard` is 1: they need 2 GPUs"),
+        ({"replicas": 2}, 2, 3, "`replicas` is 2 and `num_shard` is 2: they need 4 GPUs"),
+        ({"replicas": 2, "replica_index": 1}, 2, 2, None),
+        ({"replicas": 2, "replica_index": 1}, 2, 1, "they need 4 GPUs, and torch sees 1"),
+    ],
+)
+def test_each_replica_needs_gpus_of_its_own(
+    settings: dict[str, Any], num_shard: int, num_gpus: int, message: str | None
+) -> None:
+    config = EngineConfig(model_id="m", **settings)
+    if message is None:
+        check_gpus(config, num_shard, num_gpus)
+    else:
+        with pytest.raises(LoadError, match=re.escape(message)):
+            check_gpus(config, num_shard, num_gpus)
+
+
+def test_replicas_share_cores_and_memory_of_a_cpu(
+    random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_threads = torch.get_num_threads()
+    monkeypatch.setattr("tokenloom_engine.model_runner.TORCH_THREADS", 8)
+    monkeypatch.setattr("tokenloom_engine.model_runner.usable_cores", lambda: 8)
+    monkeypatch.setattr("tokenloom_engine.model_runner.memory_for_kv_cache", lambda _: 8 << 20)
+    try:
+        sizes = {}
+        for replicas in (1, 4):
+            config = EngineConfig(
+                model_id=str(random_model),
+                device="cpu",
+                replicas=replicas,
+                disable_custom_kernels=True,
+            )
+            runner = ModelRunner(config)
+            sizes[replicas] = (torch.get_num_threads(), runner.num_blocks)
+    finally:
+        torch.set_num_threads(num_threads)
+    assert sizes[1] == (8, 4 * sizes[4][1])
+    assert sizes[4][0] == 2

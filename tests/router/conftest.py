@@ -49,17 +49,21 @@ def model(model_path: Path, tokenizer_file: Path) -> ModelInfo:
 
 @pytest.fixture
 def run_router(model_path: Path, metrics: Metrics) -> RunRouter:
-    """Run a router over the engine double: flags of the double, settings of the router.
+    """Run a router over engine doubles: flags of the double, settings of the router.
 
     Without grammar support unless asked for, which saves a fifth of a second.
     """
 
     @asynccontextmanager
-    async def run(*flags: str, **config: Any) -> AsyncIterator[Router]:  # noqa: ANN401
+    async def run(
+        *flags: str,
+        replicas: int = 1,
+        **config: Any,  # noqa: ANN401
+    ) -> AsyncIterator[Router]:
         settings: dict[str, Any] = {"disable_grammar_support": True, **config}
         router = Router(
             RouterConfig(**settings),
-            EngineConfig(model_id=str(model_path)),
+            EngineConfig(model_id=str(model_path), replicas=replicas),
             metrics,
             engine_command=(sys.executable, str(DOUBLE), *flags),
         )

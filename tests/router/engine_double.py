@@ -11,8 +11,9 @@ the prompt, one a step. The first stop string may be an order:
 - `aborted`: the tokens' text is a list of all ids aborted so far
 - `submit`: the tokens' text is the `Submit` as JSON
 
-Flags: `--fatal`, `--crash` end it before it is ready; `--deaf` makes it ignore the end of its
-standard input; `--log=FILE` notes each start there and lets only the first one succeed.
+Flags: `--fatal`, `--crash` end it before it is ready, `--crash=1` only replica 1; `--deaf` makes
+it ignore the end of its standard input; `--log=FILE` notes each start there and lets only the
+first one succeed.
 """
 
 from __future__ import annotations
@@ -54,9 +55,12 @@ def main() -> None:
     *flags, address, settings = sys.argv[1:]
     if "--deaf" not in flags:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
+    config = msgspec.json.decode(settings, type=EngineConfig)
+    if f"--crash={config.replica_index}" in flags:
+        sys.exit(3)
     if "--crash" in flags or not all(_note_start(flag) for flag in flags):
         sys.exit(3)
-    double = Double(msgspec.json.decode(settings, type=EngineConfig), address)
+    double = Double(config, address)
     if "--fatal" in flags:
         double.send(Fatal("the double was told not to start"))
         sys.exit(1)
@@ -127,6 +131,7 @@ class Double:
             max_batch_total_tokens=config.max_batch_total_tokens or 4096,
             max_batch_prefill_tokens=config.max_batch_prefill_tokens or 512,
             max_batch_size=config.max_batch_size,
+            block_size=4,
         )
 
     def step(self) -> None:

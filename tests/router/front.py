@@ -22,7 +22,7 @@ async def main(model_path: str) -> None:
         engine_command=(sys.executable, str(double)),
     )
     async with router.running():
-        sys.stdout.write(f"{router.engine_pid}\n")
+        sys.stdout.write(f"{router.engine_pids[0]}\n")
         sys.stdout.flush()
         await anyio.sleep_forever()
 

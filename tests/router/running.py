@@ -59,10 +59,11 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def pid_of(router: Router) -> int:
-    """Process id of the engine."""
-    assert router.engine_pid is not None
-    return router.engine_pid
+def pid_of(router: Router, replica: int = 0) -> int:
+    """Process id of an engine."""
+    pid = router.engine_pids[replica]
+    assert pid is not None
+    return pid
 
 
 async def fails(router: Router, request: GenerateRequest, errors: list[str]) -> None:

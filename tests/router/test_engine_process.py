@@ -67,7 +67,7 @@ async def test_the_end_stops_the_engine_and_open_streams(
             await until_submitted(metrics, 1)
         assert not is_running(pid)
         assert not router.is_ready
-        assert router.engine_pid is None
+        assert router.engine_pids == [None]
     assert errors == ["Request failed during generation: the server is shutting down"]
 
 

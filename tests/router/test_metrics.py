@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter
@@ -15,6 +17,16 @@ from tokenloom_router.metrics import Metrics
 from tokenloom_router.request import Timings
 
 from .running import samples
+
+
+@dataclass
+class Engine:
+    """What the gauges ask of an engine."""
+
+    model: ModelInfo | None
+    stats: EngineStats = field(default_factory=EngineStats)
+    is_ready: bool = True
+    running_max_tokens: int = 0
 
 
 @pytest.fixture
@@ -69,6 +81,8 @@ def test_all_are_there_from_the_start(metrics: Metrics) -> None:
         "tgi_batch_mask_duration_count",
         "tgi_constraint_compile_duration_count",
         "tgi_engine_restarts",
+        "tgi_engine_replicas",
+        "tgi_engine_replicas_ready",
     ):
         assert name in found
     assert not [name for name in found if "_total{" in name or "_created" in name]
@@ -149,21 +163,41 @@ def test_a_failed_step(metrics: Metrics) -> None:
 
 
 def test_the_share_of_the_kv_cache(metrics: Metrics, model: ModelInfo) -> None:
-    metrics.engine.loaded(structs.replace(model, max_batch_total_tokens=640, block_size=64))
-    metrics.engine.step(EngineStats(running=1, used_tokens=160, batch_tokens=1))
+    small = structs.replace(model, max_batch_total_tokens=640, block_size=64)
+    engine = Engine(small, EngineStats(running=1, used_tokens=160))
+    metrics.engine.watch(engine)
     found = samples(metrics)
     assert found["tgi_kv_cache_usage"] == 0.25
     assert (found["tgi_kv_cache_block_size"], found["tgi_kv_cache_blocks"]) == (64, 10)
-    metrics.engine.idle()
+    engine.stats = EngineStats()
     assert samples(metrics)["tgi_kv_cache_usage"] == 0
+
+
+def test_gauges_add_up_the_engines(metrics: Metrics, model: ModelInfo) -> None:
+    small = structs.replace(model, max_batch_total_tokens=640, block_size=64)
+    engines = [
+        Engine(small, EngineStats(running=3, waiting=1, used_tokens=320), running_max_tokens=400),
+        Engine(small, EngineStats(running=2, waiting=4, used_tokens=640), running_max_tokens=640),
+        Engine(None, is_ready=False),
+    ]
+    for engine in engines:
+        metrics.engine.watch(engine)
+    found = samples(metrics)
+    assert (found["tgi_batch_current_size"], found["tgi_queue_size"]) == (5, 5)
+    assert found["tgi_batch_current_max_tokens"] == 1040
+    assert found["tgi_batch_max_total_tokens"] == 1280
+    assert (found["tgi_kv_cache_block_size"], found["tgi_kv_cache_blocks"]) == (64, 20)
+    assert (found["tgi_kv_cache_used_tokens"], found["tgi_kv_cache_usage"]) == (960, 0.75)
+    assert (found["tgi_engine_replicas"], found["tgi_engine_replicas_ready"]) == (3, 2)
+    engines[0].is_ready, engines[0].stats = False, EngineStats()
+    found = samples(metrics)
+    assert found["tgi_engine_replicas_ready"] == 1
+    assert found["tgi_kv_cache_usage"] == 1, "the cache of an engine that is not ready is not free"
 
 
 def test_a_step(metrics: Metrics) -> None:
     metrics.engine.step(
         EngineStats(
-            running=3,
-            waiting=2,
-            used_tokens=70,
             batch_tokens=40,
             prefill_sequences=1,
             decode_sequences=2,
@@ -181,8 +215,6 @@ def test_a_step(metrics: Metrics) -> None:
     )
     metrics.engine.step(EngineStats(running=3, batch_tokens=3, decode_sequences=3))
     found = samples(metrics)
-    assert found["tgi_batch_current_size"] == 3
-    assert found["tgi_queue_size"] == 0
     assert found['tgi_batch_inference_count{method="prefill"}'] == 1
     assert found['tgi_batch_inference_success{method="decode"}'] == 1
     assert found['tgi_batch_inference_duration_sum{method="prefill"}'] == 0.5
@@ -196,14 +228,11 @@ def test_a_step(metrics: Metrics) -> None:
     assert (found["tgi_drafted_tokens"], found["tgi_accepted_tokens"]) == (9, 6)
     assert found["tgi_batch_mask_duration_sum"] == 0.125
     assert found["tgi_constraint_compile_duration_count"] == 2
-    metrics.engine.idle()
-    assert samples(metrics)["tgi_batch_current_size"] == 0
 
 
 def test_a_step_without_a_forward_is_no_inference(metrics: Metrics) -> None:
     metrics.engine.step(EngineStats(waiting=1))
     found = samples(metrics)
-    assert found["tgi_queue_size"] == 1
     assert found['tgi_batch_inference_count{method="decode"}'] == 0
 
 

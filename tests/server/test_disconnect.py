@@ -141,7 +141,7 @@ def test_the_death_of_the_engine_ends_all_requests(tokenizer_file: Path) -> None
         started = connect(server, "/generate_stream", FIRST_ONLY)
         with whole, unstarted, started:
             received = started.recv(4096)
-            pid = server.router.engine_pid
+            pid = server.router.engine_pids[0]
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             assert whole.recv(4096).startswith(b"HTTP/1.1 424 ")

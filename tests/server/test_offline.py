@@ -69,8 +69,8 @@ async def _run(batch: Batch, victim: Router | None) -> None:
     task = asyncio.ensure_future(batch.run())
     while victim is not None and victim.num_open_requests == 0:
         await asyncio.sleep(0.01)
-    if victim is not None and victim.engine_pid is not None:
-        os.kill(victim.engine_pid, signal.SIGKILL)
+    if victim is not None and victim.engine_pids[0] is not None:
+        os.kill(victim.engine_pids[0], signal.SIGKILL)
     await task
 
 

@@ -79,6 +79,27 @@ def test_a_service_from_start_to_end(
     assert (exit_status, "Traceback" in written) == (0, False)
 
 
+def test_one_of_two_engines_feeds_the_watchdog(
+    tokenizer_file: Path, tmp_path: Path, notifications: Notifications
+) -> None:
+    given = {"notify_socket": str(tmp_path / "notify"), "watchdog_usec": WATCHDOG_USEC}
+    with started(tokenizer_file, **given, engine_stall_timeout="2", replicas="2") as process:
+        url = url_of(process)
+        notifications.receive(), notifications.receive()
+        engine = next(
+            child
+            for child in psutil.Process(process.pid).children()
+            if "scripted_engine" in " ".join(child.cmdline())
+        )
+        engine.send_signal(signal.SIGSTOP)
+        *fed, status = notifications.receive_until("STATUS=")
+        assert len(fed) >= 10, "for 2 s, ten times a second"
+        assert status == f"STATUS=scripted is served at {url}, with 1 of 2 replicas"
+        assert notifications.receive_until("STATUS=")[-1] == f"STATUS=scripted is served at {url}"
+        process.send_signal(signal.SIGTERM)
+        rest(process)
+
+
 def test_a_model_that_cannot_be_loaded(tokenizer_file: Path) -> None:
     name = f"tokenloom-{os.getpid()}"
     with (

@@ -202,6 +202,8 @@ def test_a_hostname_that_is_a_name_is_left_out(monkeypatch: pytest.MonkeyPatch) 
         ({"quantize": "awq"}, "`quantize` must be 'int8', not 'awq': no other method is built"),
         ({"kv_cache_dtype": "int4"}, "`kv_cache_dtype` must be 'auto', 'fp8_e4m3fn' or"),
         ({"sharded": "true", "num_shard": "1"}, "`sharded` is true and `num_shard` 1"),
+        ({"replicas": "0"}, "`replicas` must be > 0 (--replicas, REPLICAS)"),
+        ({"sharded": "true", "replicas": "2"}, "`sharded` gives all GPUs to one engine"),
         ({"num_shard": "0"}, "`num_shard` must be > 0 (--num-shard, NUM_SHARD)"),
         ({"speculate": "65"}, "`speculate` must be <= 64"),
         ({"ngrok": "true"}, "`ngrok` is not built"),

@@ -29,7 +29,7 @@ def test_what_can_be_got_has_a_head(client: httpx.Client) -> None:
 
 def test_a_dead_engine_is_unhealthy_until_it_is_back(tokenizer_file: Path) -> None:
     with running(tokenizer_file) as server, httpx.Client(base_url=server.url) as client:
-        pid = server.router.engine_pid
+        pid = server.router.engine_pids[0]
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         while (response := client.get("/health")).status_code == 200:
@@ -59,6 +59,7 @@ def test_info(client: httpx.Client) -> None:
     assert (info["max_input_tokens"], info["max_total_tokens"]) == (2047, 2048)
     assert (info["max_best_of"], info["max_stop_sequences"]) == (2, 4)
     assert info["validation_workers"] == 2
+    assert (info["replicas"], info["replicas_ready"]) == (1, 1)
     assert info["max_client_batch_size"] == 4
     assert info["router"] == "text-generation-router"
 

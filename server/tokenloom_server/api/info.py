@@ -28,6 +28,8 @@ class InfoBody(TypedDict):
     max_batch_prefill_tokens: int
     max_batch_size: int | None
     max_waiting_tokens: int
+    replicas: int
+    replicas_ready: int
     validation_workers: int
     max_client_batch_size: int
     logits_processors: list[str]
@@ -56,6 +58,8 @@ def info_body(router: Router, settings: Settings) -> InfoBody:
         "max_batch_prefill_tokens": model.max_batch_prefill_tokens,
         "max_batch_size": model.max_batch_size,
         "max_waiting_tokens": settings.max_waiting_tokens,
+        "replicas": router.num_replicas,
+        "replicas_ready": router.num_ready,
         "validation_workers": settings.validation_workers,
         "max_client_batch_size": settings.max_client_batch_size,
         "logits_processors": model.logits_processors,
