@@ -78,7 +78,7 @@ def time_ratios(
     others: Sequence[LinearProduct],
     clock: Clock = time.perf_counter,
 ) -> dict[int, float]:
-    """How many times as long as `others` the `products` take, for some numbers of rows."""
+    """Return the ratio of the time of `products` to that of `others`, by number of rows."""
     return {
         rows: _seconds(products, rows, clock) / _seconds(others, rows, clock)
         for rows in COMPARED_ROWS

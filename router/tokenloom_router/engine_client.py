@@ -58,7 +58,7 @@ class EngineClient:
         self.model: ModelInfo | None = None
         """As the engine described it when it was ready last."""
         self.stats = EngineStats()
-        """Of the last step. An idle engine, or none, sends none: they are then all 0."""
+        """Statistics of the last step; all 0 without a running sequence or an engine."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Outbound)
         metrics.watch(self)

@@ -21,11 +21,11 @@ class ObservedEngine(Protocol):
     model: ModelInfo | None
     """As the engine described it when it was ready last."""
     stats: EngineStats
-    """Of its last step, or all 0."""
+    """Statistics of its last step, or all 0."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes requests."""
+        """Return whether it takes requests."""
         ...
 
     @property
@@ -131,7 +131,7 @@ class EngineMetrics:
         )
 
     def _usage(self) -> float:
-        """Of the engines that are ready: others have a KV cache that nobody can use."""
+        """Return the share of the KV cache in use of the engines that are ready."""
         ready = [engine for engine in self._engines if engine.is_ready]
         size = sum(_num_blocks(engine) * _block_size(engine) for engine in ready)
         return sum(engine.stats.used_tokens for engine in ready) / max(1, size)

@@ -53,7 +53,7 @@ class Replica:
 
     @property
     def is_responsive(self) -> bool:
-        """Whether the engine takes requests and sent a message lately."""
+        """Return whether the engine takes requests and sent a message lately."""
         silence = time.monotonic() - self.client.received_at
         return self.client.is_ready and silence <= MAX_SILENCE_SECONDS
 

@@ -93,7 +93,7 @@ class Router:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request would be taken: an engine is alive and the server is not draining."""
+        """Return whether a request is taken: an engine is ready and the server is not draining."""
         return self._validation is not None and self.num_ready > 0 and not self._is_draining
 
     @property

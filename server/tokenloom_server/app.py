@@ -93,7 +93,7 @@ def _trace(app: FastAPI, endpoint: str, service_name: str, metrics: Metrics) -> 
 
 
 def _free_paths(app: FastAPI, settings: Settings) -> Iterator[str]:
-    """Those of the paths that the settings add which no route has yet."""
+    """Yield the paths that the settings add and that no route has yet."""
     for method, path in (("POST", settings.predict_route), ("GET", settings.health_route)):
         scope = {"type": "http", "method": method, "path": path}
         if path and all(route.matches(scope)[0] is not Match.FULL for route in app.routes):

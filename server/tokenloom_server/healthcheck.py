@@ -11,7 +11,7 @@ import psutil
 from tokenloom_server.listener import EVERYWHERE
 
 SECONDS = 8
-"""Less than the timeout of the image's HEALTHCHECK."""
+"""Timeout of the request, less than that of the image's HEALTHCHECK."""
 
 
 def server_flags(command_lines: Iterable[Sequence[str]]) -> list[str] | None:

@@ -22,7 +22,7 @@ CONFIG = Path(__file__).parents[2] / "deploy" / "ray" / "config.yaml"
 HEAD, WORKER = "127.0.0.2", "127.0.0.3"
 START_SECONDS = 180.0
 METRIC_SECONDS = "1"
-"""How often replicas report the metrics that autoscaling reads."""
+"""Interval of the reports of the metrics that autoscaling reads."""
 NODE_FLAGS = ["--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats", "--block"]
 
 

@@ -24,7 +24,7 @@ BODY = {"inputs": "Water boils at", "parameters": {"max_new_tokens": 4}}
 MODEL = "/data/SmolLM2.gguf"
 GIB = 1 << 30
 MAX_GIB = 1.45
-"""Of the CPU image, of which the base that the tests build has a quarter."""
+"""Largest size of the CPU image. A quarter of it is the base that the tests build."""
 
 
 @pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not installed")

@@ -12,7 +12,7 @@ from tokenloom_engine.memory import CPU_SHARE, memory_for_kv_cache
 
 GIB = 1 << 30
 NO_LIMIT = str((1 << 63) - 4096)
-"""Of version 1."""
+"""Limit of memory without a limit, in cgroup version 1."""
 
 
 @pytest.fixture(autouse=True)

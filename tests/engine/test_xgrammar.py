@@ -338,7 +338,7 @@ def test_a_bad_spec_is_refused_with_a_reason(
 def test_random_texts_of_supported_schemas_are_valid(
     backend: ConstraintBackend, tokenizer: Tokenizer
 ) -> None:
-    """Of what its masks allow, nothing breaks the schema."""
+    """No text that the masks allow breaks the schema."""
     schema: dict[str, object] = {
         "type": "object",
         "properties": {

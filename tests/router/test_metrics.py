@@ -21,7 +21,7 @@ from .running import samples
 
 @dataclass
 class Engine:
-    """What the gauges ask of an engine."""
+    """An engine as the gauges read it."""
 
     model: ModelInfo | None
     stats: EngineStats = field(default_factory=EngineStats)

@@ -22,7 +22,7 @@ from .conftest import RunRouter
 from .running import fails, is_running, order, pid_of, plain, samples, until
 
 BLOCK = 4
-"""Of the engine double."""
+"""Tokens of a KV cache block of the engine double."""
 
 
 def prompt(start: int, num_tokens: int = 400, **fields: object) -> GenerateRequest:

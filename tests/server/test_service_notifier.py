@@ -85,7 +85,8 @@ def test_one_of_two_engines_feeds_the_watchdog(
     given = {"notify_socket": str(tmp_path / "notify"), "watchdog_usec": WATCHDOG_USEC}
     with started(tokenizer_file, **given, engine_stall_timeout="2", replicas="2") as process:
         url = url_of(process)
-        notifications.receive(), notifications.receive()
+        notifications.receive()
+        notifications.receive()
         engine = next(
             child
             for child in psutil.Process(process.pid).children()

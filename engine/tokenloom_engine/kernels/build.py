@@ -82,7 +82,7 @@ def find_compiler() -> str | None:
 
 
 def knows_flags(compiler: str, level: Level) -> bool:
-    """Whether the compiler has the flags of this level: those before GCC 11 lack most of them."""
+    """Return whether the compiler has the flags of this level. GCC before 11 lacks most."""
     command = [compiler, *level.flags, "-fsyntax-only", "-x", "c++", os.devnull]
     return subprocess.run(command, capture_output=True, env=child_environment()).returncode == 0
 

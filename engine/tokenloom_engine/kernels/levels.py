@@ -28,7 +28,7 @@ class Level:
         return all(capabilities.get(name) for name in self.needed)
 
     def has_tiles(self, capabilities: Mapping[str, object] | None = None) -> bool:
-        """Whether the library and a CPU with these capabilities have AMX; None for this CPU's."""
+        """Return whether the library and a CPU with these capabilities, or this CPU, have AMX."""
         found = torch.cpu.get_capabilities() if capabilities is None else capabilities
         return bool(self.tiles) and all(found.get(name) for name in self.tiles)
 

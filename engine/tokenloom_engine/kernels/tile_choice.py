@@ -23,7 +23,7 @@ CHECK_SECONDS = 60
 FAULTS = {1: "a product differs", 2: "the system does not permit it"}
 """Results of the check but 0."""
 OUTPUTS, INPUTS = 4096, 2048
-"""Of the measured products: several MB of weights, more than the cache of a core holds."""
+"""Shape of the measured products: their weights exceed the cache of a core."""
 
 
 def choose_tiles(kernels: Kernels, clock: Clock = time.perf_counter) -> Kernels:
@@ -40,7 +40,7 @@ def choose_tiles(kernels: Kernels, clock: Clock = time.perf_counter) -> Kernels:
     tiles = kernels.with_tiles(TileRows(1, 1))
 
     def gains(weight: PackedWeight) -> dict[int, float]:
-        """How many times as long vectors take, for each number of rows."""
+        """Return the ratio of the time of vectors to that of AMX, by number of rows."""
         return time_ratios([weight.as_product(kernels)], [weight.as_product(tiles)], clock)
 
     bfloat16 = gains(PackedWeight.pack(whole, None)).values()

@@ -53,7 +53,7 @@ UNSUPPORTED = {
 ASSERTIONS = UNSUPPORTED.union(["type"], ALONE, *KEYWORDS.values())
 """The keywords that limit an instance. JSON Schema takes all others for annotations."""
 FORMATS = ("email", "uuid")
-"""Of the others, xgrammar allows too much: the 30th of February, `01.2.3.4`."""
+"""Formats that xgrammar reads exactly. It allows the 30th of February and `01.2.3.4`."""
 MAX_EXACT_INTEGER = 2**53
 
 
@@ -71,7 +71,7 @@ class SupportedSchema:
             raise InvalidConstraintError(f"it is not JSON: {error}") from error
         self._lenient = lenient
         self._definitions: dict[Path, Schema | None] = {}
-        """Those that a reference names; None until they are read."""
+        """Definitions that a reference names; None until they are read."""
         self.warnings: list[str] = []
         """One line for each keyword that was left out."""
         self.schema = self._supported(self._root, ())
